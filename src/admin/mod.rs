@@ -1,0 +1,1 @@
+//! /metrics, /live, /ready and the event API.

@@ -1,0 +1,189 @@
+//! What an operator writes, parsed into types that cannot be wrong.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ledger::Terms;
+use crate::providers::{ItemRules, Provider};
+
+/// Everything one gateway runs on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: Listen,
+    pub hot: Hot,
+    pub durable: Durable,
+    /// Where what matches no route goes; 404 where none is set.
+    pub upstream: Option<Target>,
+    pub routes: Vec<Arc<RouteConfig>>,
+    pub limits: Limits,
+}
+
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub public: SocketAddr,
+    pub admin: SocketAddr,
+    /// Required unless `admin` is a loopback address.
+    pub admin_token: Option<Secret>,
+    /// Peers whose `Forwarded` / `X-Forwarded-*` are believed.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// How many threads serve; default: the cores this process may use.
+    pub workers: usize,
+    /// How long a stop waits for what is under way; default 75 s (longer than the default route timeout).
+    pub grace: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub enum Hot {
+    /// In the process, at most so many bytes.
+    Memory {
+        bytes_max: usize,
+    },
+    Redis(RedisConfig),
+}
+
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    /// `redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`; may hold a password, so it is a secret.
+    pub url: Secret,
+    /// What key names begin with; default `dedup`.
+    pub prefix: String,
+    /// How long a request may wait for Redis before the durable store decides alone; default 50 ms.
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub enum Durable {
+    Sqlite { path: PathBuf },
+    Postgres(PostgresConfig),
+}
+
+#[derive(Clone, Debug)]
+pub struct PostgresConfig {
+    pub url: Secret,
+    /// Connections of this node; default 4.
+    pub connections_max: u32,
+    /// How long one statement may take before the store counts as unreachable; default 5 s.
+    pub timeout: Duration,
+}
+
+/// An app's base URL: scheme and authority, and a path prefix put before the request's path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub scheme: http::uri::Scheme,
+    pub authority: http::uri::Authority,
+    /// Without a trailing slash; empty for none.
+    pub prefix: String,
+    /// True where the URL was written `h2c://` or `h2://`: HTTP/2 with prior knowledge.
+    pub http2: bool,
+}
+
+/// Bounds of the public listener and the durable store's queue.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub connections_max: usize,
+    pub header_timeout: Duration,
+    pub header_bytes_max: usize,
+    /// How long reading one request's body may take on a dedup route.
+    pub body_timeout: Duration,
+    /// How long a kept-alive connection may idle.
+    pub idle_timeout: Duration,
+    pub connect_timeout: Duration,
+    /// Longest answer of an app on a dedup route, bytes.
+    pub answer_bytes_max: usize,
+    /// Claims and settlements waiting for the durable store; past it a request is `unavailable`.
+    pub waiting_writes_max: usize,
+}
+
+/// One dedup route as written, with the provider's presets filled in.
+#[derive(Clone, Debug)]
+pub struct RouteConfig {
+    pub name: Arc<str>,
+    pub host: Option<String>,
+    pub path: RoutePath,
+    /// Methods whose requests are events; default every method but GET, HEAD, OPTIONS, (TRACE, CONNECT).
+    pub methods: Option<Vec<http::Method>>,
+    pub provider: Option<Arc<Provider>>,
+    /// The route's `key`, or the provider's items.
+    pub items: ItemRules,
+    pub scope: Scope,
+    pub secrets: Vec<Secret>,
+    pub public_key: Option<String>,
+    pub public_url: Option<String>,
+    pub upstream: Target,
+    pub timeout: Duration,
+    pub terms: Terms,
+    pub in_flight_wait: Duration,
+    /// 503 unless the route chooses 409.
+    pub in_flight_answer: http::StatusCode,
+    pub body_limit: usize,
+    pub done: StatusSet,
+    pub on_keyless: OnKeyless,
+    pub on_unsigned: OnUnsigned,
+    pub on_durable_down: OnDurableDown,
+    /// Longest body kept in a receipt, bytes; 0 keeps none.
+    pub receipt_limit: usize,
+    /// Response headers kept in a receipt besides `Content-Type` and `Location`.
+    pub receipt_headers: Vec<http::HeaderName>,
+    pub duplicate_answer: DuplicateAnswer,
+    /// Request headers removed from first-seen forwards (retry markers).
+    pub strip_headers: Vec<http::HeaderName>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnKeyless {
+    #[default]
+    Forward,
+    Reject,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnUnsigned {
+    #[default]
+    Unauthorized,
+    AcceptAndDrop,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDurableDown {
+    #[default]
+    Reject,
+    HotOnly,
+    Bypass,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DuplicateAnswer {
+    /// The first answer again.
+    #[default]
+    Receipt,
+    /// Always this.
+    Fixed { status: http::StatusCode, content_type: Option<String>, body: bytes::Bytes },
+}
+
+/// Which statuses of the app mean that the event is done; default 200-299.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusSet(pub Vec<std::ops::RangeInclusive<u16>>);
+
+/// A route's path pattern: `{name}` matches one segment, `{*rest}` the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutePath(pub String);
+
+/// A scope with `{name}` placeholders for path parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope(pub String);
+
+/// Text that is never printed.
+#[derive(Clone)]
+pub struct Secret(pub Arc<str>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// What the environment gave, for `${NAME}`.
+pub type Environment = BTreeMap<String, String>;

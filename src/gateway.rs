@@ -1,0 +1,1 @@
+//! Builds every part from a Config, runs both listeners, drains.

@@ -1,0 +1,1 @@
+//! Accept loops and connection limits.

@@ -1,0 +1,3 @@
+//! The command line: run, check, keys, demo; exit codes.
+
+fn main() {}

@@ -1,0 +1,31 @@
+//! The app behind the gateway: a pooled HTTP client, and what an attempt to reach it meant. Knows no ledger.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+
+/// What forwarding a request came to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A complete final answer.
+    Answered(Response<Bytes>),
+    /// Provably nothing of the request reached the app: the connection was refused, or never made.
+    NeverSent(UpstreamError),
+    /// The request may have been processed: it timed out, or the connection broke after it was (partly) sent, or the
+    /// answer broke off.
+    Unknown(UpstreamError),
+}
+
+/// Why there is no complete answer.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    #[error("the app did not accept a connection")]
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the app gave no complete answer within {0:?}")]
+    Timeout(Duration),
+    #[error("the connection to the app broke")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the app's answer is longer than {0} bytes")]
+    TooLong(usize),
+}

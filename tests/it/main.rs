@@ -1,0 +1,3 @@
+//! One binary, a list of stories.
+
+fn main() {}
