@@ -1,0 +1,1 @@
+//! What a durable store must survive: restarts, stalls, cuts, poolers, refusals.
