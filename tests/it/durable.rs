@@ -159,3 +159,44 @@ async fn deliver(store: &Durable, text: &str, effects: &std::sync::Mutex<HashMap
         }
     }
 }
+
+/// Prints how many events a second are claimed and settled: `cargo test --release --test it first_seen --
+/// --ignored --nocapture`. `UMAVEZ_BENCH_URL` takes a database that is there already.
+#[tokio::test(flavor = "current_thread")]
+#[ignore = "a measurement, not a check"]
+async fn first_seen_events_a_second() {
+    let started = std::env::var("UMAVEZ_BENCH_URL").is_err().then(postgres);
+    let file = sqlite();
+    let url = std::env::var("UMAVEZ_BENCH_URL").ok();
+    let databases = [
+        ("postgres", url.map_or_else(|| started.as_ref().unwrap().config(), |url| at(&url))),
+        ("sqlite", file.config()),
+    ];
+    for (name, config) in databases {
+        let store = open(&config).await;
+        for parallel in [16_u64, 64, 256] {
+            let run: u64 = rand::random();
+            let begun = std::time::Instant::now;
+            let begun = begun();
+            let span = Duration::from_secs(5);
+            let tasks = (0..parallel).map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let mut done = 0_u32;
+                    while begun.elapsed() < span {
+                        let first = ask(&format!("hotmart:{run:016x}-{task}-{done}"));
+                        assert_eq!(attempt(&claim(&store, &first).await), 1);
+                        assert_eq!(settle(&store, &first, End::Commit(receipt("ok"))).await, Settled::Recorded);
+                        done += 1;
+                    }
+                    done
+                })
+            });
+            let mut done = 0;
+            for task in tasks.collect::<Vec<_>>() {
+                done += task.await.unwrap();
+            }
+            println!("{name} {parallel} in parallel: {:.0} events/s", f64::from(done) / begun.elapsed().as_secs_f64());
+        }
+    }
+}
