@@ -1,1 +1,3 @@
 //! The life of a request, in order.
+
+pub mod route;
