@@ -4,6 +4,7 @@
 #   tests/bench/run.sh [RESULTS.jsonl]        three interleaved rounds, about 25 minutes
 #   QUICK=1 tests/bench/run.sh                one short round, under 4 minutes: a look, not a figure
 #
+# tests/bench/profile.sh samples one contestant.
 # ROUNDS, SECONDS_EACH, LOADS and PEERS (space-separated names, below), ROWS, PORT_BASE and BUILD=0 change what runs.
 # Everything lives in one temporary folder and on loopback ports; only processes started here are stopped.
 set -euo pipefail
@@ -160,7 +161,7 @@ empty_stores() {
 }
 
 measure() { # ROUND LOAD PEER DATABASE ARGS...: one contestant under one load
-    local round=$1 load=$2 peer=$3 database=$4 pid before after tally hertz
+    local round=$1 load=$2 peer=$3 database=$4 pid before after tally hertz sampler
     shift 4
     rm -rf "$dir/peer"
     mkdir "$dir/peer"
@@ -169,10 +170,16 @@ measure() { # ROUND LOAD PEER DATABASE ARGS...: one contestant under one load
     pid=$!
     pids+=($pid)
     if wait_for_port "$port" $pid "$dir/peer/log"; then
+        if [ -n "${PROFILE:-}" ]; then
+            # A virtual machine often has no hardware counters; the clock always ticks.
+            perf record -q -e cpu-clock -F 997 -g -o "$PROFILE" -p "$(processes $pid | tr ' ' ',')" >/dev/null 2>&1 &
+            sampler=$!
+        fi
         before=$(ticks $pid)
         tally=$("$target/examples/bench-load" --port "$port" --secret "$secret" --seconds "$seconds" --warm "$warm" "$@") ||
             tally=null
         after=$(ticks $pid)
+        if [ -n "${PROFILE:-}" ]; then kill -INT $sampler && wait $sampler || true; fi
         hertz=$(getconf CLK_TCK)
         printf '{"round":%s,"load":"%s","peer":"%s","cpu_s":%s,"peak_kib":%s,"tally":%s}\n' "$round" "$load" "$peer" \
             "$(awk -v t=$((after - before)) -v h="$hertz" 'BEGIN { print t / h }')" "$(peak_kib $pid)" "$tally" |
