@@ -1,8 +1,3 @@
-<<<<<<< HEAD
-//! What the stories stand on: real servers, senders and upstreams, started for one test and killable.
-
-pub(crate) mod redis;
-=======
 //! What the stories stand on: the real gateway, a sender, a scripted app, wires that break, and real stores.
 
 mod gateway;
@@ -68,4 +63,3 @@ pub(crate) async fn nobody() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
 }
->>>>>>> tests
