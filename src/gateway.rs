@@ -23,19 +23,19 @@ use tokio_util::task::TaskTracker;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::flow::{Flow, Route, Routes, Shared};
+use crate::flow::{Flow, Route, Routes, Shared, Tunnels};
 use crate::ledger::Ledger;
 use crate::ledger::durable::Durable;
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
 use crate::metrics::{self, Stores};
 use crate::upstream::headers::Caller;
-use crate::upstream::{Body, Upstream};
+use crate::upstream::{Body, Upstream, system_roots};
 
 /// How often expired rows are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Rows deleted by one statement of the sweeper.
-const SWEEP_ROWS: u32 = 1000;
+const SWEEP_ROWS: usize = 1000;
 /// How often histograms are folded, so that they stay small between two scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// Connections that the admin listener serves at once.
@@ -162,6 +162,7 @@ impl Gateway {
         shared: &Arc<Shared>,
     ) -> anyhow::Result<()> {
         let slots = Slots::new(config.limits.connections_max);
+        let tls = tls(config)?;
         let trusted: Arc<[ipnet::IpNet]> = config.listen.trusted_proxies.clone().into();
         for (index, socket) in sockets.into_iter().enumerate() {
             let (ended, end) = oneshot::channel();
@@ -173,10 +174,11 @@ impl Gateway {
                 tracker: tracker.clone(),
             };
             let (ledger, shared, trusted) = (ledger.clone(), Arc::clone(shared), Arc::clone(&trusted));
+            let upstream = Upstream::new(&config.limits, tls.clone());
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
-                    let served = serve(socket, listening, ledger, shared, trusted).await;
+                    let served = serve(socket, listening, upstream, ledger, shared, trusted).await;
                     if let Err(error) = served {
                         tracing::error!(error = format!("{error:#}"), "a serving thread ended");
                     }
@@ -211,9 +213,10 @@ impl Gateway {
         shared: Arc<Shared>,
         (prometheus, stores): (PrometheusHandle, Stores),
     ) -> anyhow::Result<()> {
-        let upstream = Upstream::new(&config.limits)?;
+        let upstream = Upstream::new(&config.limits, tls(config)?);
+        let tunnels = Tunnels { tracker: self.tracker.clone(), shutdown: self.stopping.clone() };
         let admin = Admin {
-            flow: Flow::new(ledger.clone(), upstream, shared, self.tracker.clone()),
+            flow: Flow::new(ledger.clone(), upstream, shared, tunnels),
             ledger,
             prometheus,
             stores,
@@ -235,15 +238,23 @@ impl Gateway {
 async fn serve(
     socket: std::net::TcpListener,
     listening: Listening,
+    upstream: Upstream,
     ledger: Ledger,
     shared: Arc<Shared>,
     trusted: Arc<[ipnet::IpNet]>,
 ) -> anyhow::Result<()> {
     let ledger = ledger.on_this_worker().await;
-    let upstream = Upstream::new(&listening.limits)?;
-    let flow = Flow::new(ledger, upstream, shared, listening.tracker.clone());
+    let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
+    let flow = Flow::new(ledger, upstream, shared, tunnels);
     listen::serve(TcpListener::from_std(socket)?, PublicDoor { flow, trusted }, listening).await;
     Ok(())
+}
+
+/// What reaching an `https://` app needs; nothing is read where every app is `http://`.
+fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
+    let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
+    let secure = targets.any(|target| target.scheme == http::uri::Scheme::HTTPS);
+    secure.then(system_roots).transpose().context("[upstream] url: the system's trusted certificates")
 }
 
 /// Deletes what expired, parks what lapsed, and tells how far behind it is.
@@ -264,7 +275,7 @@ async fn sweep(durable: Durable, stores: Stores) {
                 tracing::warn!(events = swept.held, "held: their leases lapsed, and nobody knows whether the app has processed them");
             }
             stores.swept(swept.deleted, swept.lag, swept.held_now);
-            if swept.deleted < u64::from(SWEEP_ROWS) {
+            if swept.deleted < SWEEP_ROWS as u64 {
                 break;
             }
         }
@@ -279,16 +290,11 @@ struct PublicDoor {
 }
 
 impl Handler for PublicDoor {
-    fn handle(
-        &self,
-        request: Request<Incoming>,
-        peer: &Peer,
-    ) -> impl Future<Output = Response<Body>> + Send + 'static {
+    async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let address = peer.address.ip().to_canonical();
         let trusted = self.trusted.iter().any(|network| network.contains(&address));
         let caller = Caller { address, secure: peer.secure, trusted };
-        let flow = self.flow.clone();
-        async move { flow.receive(request, caller).await }
+        self.flow.receive(request, caller, peer.slot()).await
     }
 }
 
@@ -297,12 +303,7 @@ impl Handler for PublicDoor {
 struct AdminDoor(Arc<Admin>);
 
 impl Handler for AdminDoor {
-    fn handle(
-        &self,
-        request: Request<Incoming>,
-        peer: &Peer,
-    ) -> impl Future<Output = Response<Body>> + Send + 'static {
-        let (admin, peer) = (Arc::clone(&self.0), peer.address);
-        async move { admin.receive(request, peer).await.map(Body::from) }
+    async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        self.0.receive(request, peer.address).await.map(Body::from)
     }
 }

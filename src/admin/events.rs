@@ -13,8 +13,8 @@ use crate::ledger::durable::{DurableError, Override, Record, State};
 use crate::ledger::{Digest, EventKey};
 
 /// How many rows a list holds unless `limit` says otherwise, and at most.
-const LIST_DEFAULT: u32 = 100;
-const LIST_MAX: u32 = 1000;
+const LIST_DEFAULT: usize = 100;
+const LIST_MAX: usize = 1000;
 
 /// Which change a path names.
 pub(super) fn override_of(path: &str) -> Option<Override> {
@@ -141,7 +141,7 @@ fn wanted<B>(request: &Request<B>) -> Result<Digest, &'static str> {
     Err("name the event: ?key=scope:part or ?digest=32 hex digits")
 }
 
-fn limit<B>(request: &Request<B>) -> u32 {
+fn limit<B>(request: &Request<B>) -> usize {
     let query = request.uri().query().unwrap_or_default();
     form_urlencoded::parse(query.as_bytes())
         .find(|(name, _)| name == "limit")

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Secret;
 use crate::flow::Flow;
 use crate::ledger::Ledger;
+use crate::ledger::hot::BreakerState;
 use crate::metrics::Stores;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -72,14 +73,15 @@ impl Admin {
     async fn ready(&self) -> Response<Bytes> {
         let draining = self.draining.is_cancelled();
         let durable = self.ledger.durable().ping().await.is_ok();
-        let hot = !self.ledger.hot().breaker_open();
+        let hot = self.ledger.hot().breaker_state() == BreakerState::Closed;
         // The hot store may rest: the durable store decides alone, so the node still serves.
         let status = if durable && !draining { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         json(status, &serde_json::json!({"ready": status.is_success(), "draining": draining, "durable": durable, "hot": hot}))
     }
 
     fn metrics(&self) -> Response<Bytes> {
-        self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), self.ledger.hot().breaker_open());
+        let resting = self.ledger.hot().breaker_state() == BreakerState::Open;
+        self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), resting);
         let mut answer = Response::new(Bytes::from(self.prometheus.render()));
         answer.headers_mut().insert(CONTENT_TYPE, PLAIN);
         answer

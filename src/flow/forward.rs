@@ -19,23 +19,24 @@ pub(super) fn request(work: &Work, removed: &[usize]) -> Request<Bytes> {
     *request.method_mut() = whole.method().clone();
     *request.uri_mut() = whole.uri().clone();
     *request.headers_mut() = whole.headers().clone();
-    if !removed.is_empty() {
-        cut(work, removed, &mut request);
-    }
+    headers::to_app(request.headers_mut(), whole.version(), &work.arrived.caller);
     for name in &work.route.config.strip_headers {
         request.headers_mut().remove(name);
     }
-    headers::to_app(request.headers_mut(), whole.version(), &work.arrived.caller);
+    if !removed.is_empty() {
+        cut(work, removed, &mut request);
+    }
     let length = request.body().len();
     headers::set_length(request.headers_mut(), length);
     request
 }
 
 fn cut(work: &Work, removed: &[usize], request: &mut Request<Bytes>) {
-    let Some(body) = work.items.without(&work.arrived.decoded, removed) else {
+    if !work.items.can_cut() {
         tracing::debug!(route = %work.route.config.name, "forwarded whole: this body can't be cut");
         return;
-    };
+    }
+    let body = work.items.without(&work.arrived.decoded, removed);
     let signed = match work.route.sign(&work.arrived, &body) {
         Ok(signed) => signed,
         Err(why) => {

@@ -18,28 +18,29 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, monotonic};
 use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
+use crate::listen::Slot;
 use crate::metrics;
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
 use proxy::{Done, Work};
 pub use resubmit::{Resubmit, ResubmitError};
+pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
-pub use route::{Match, RouteConflict, RouteTable};
+pub use route::{RouteConflict, RouteTable};
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
 #[derive(Clone, Debug)]
 pub struct Flow {
     ledger: Ledger,
-    upstream: Upstream,
+    upstream: Arc<Upstream>,
     shared: Arc<Shared>,
-    /// Drain waits for everything spawned here.
-    tracker: TaskTracker,
+    /// What outlives a request's connection: drain waits for it.
+    tunnels: Tunnels,
 }
 
 /// What all serving threads share.
@@ -65,28 +66,34 @@ struct Arrived {
 }
 
 impl Flow {
-    pub fn new(ledger: Ledger, upstream: Upstream, shared: Arc<Shared>, tracker: TaskTracker) -> Self {
-        Self { ledger, upstream, shared, tracker }
+    pub fn new(ledger: Ledger, upstream: Upstream, shared: Arc<Shared>, tunnels: Tunnels) -> Self {
+        Self { ledger, upstream: Arc::new(upstream), shared, tunnels }
     }
 
     /// Answers one request, whatever becomes of it.
-    pub async fn receive(&self, request: Request<Incoming>, caller: Caller) -> Response<Body> {
+    pub async fn receive(&self, request: Request<Incoming>, caller: Caller, slot: Slot) -> Response<Body> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
         match found {
             Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
-            Found::PassThrough(target) => self.pass(Some(&target), request, caller).await,
-            Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller).await,
+            Found::PassThrough(target) => self.pass(Some(&target), request, caller, slot).await,
+            Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
         }
     }
 
-    async fn pass(&self, target: Option<&Target>, request: Request<Incoming>, caller: Caller) -> Response<Body> {
+    async fn pass(
+        &self,
+        target: Option<&Target>,
+        request: Request<Incoming>,
+        caller: Caller,
+        slot: Slot,
+    ) -> Response<Body> {
         let Some(target) = target else {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return answer.map(Body::from);
         };
-        let answer = pass::pass(&self.upstream, target, request, &caller, &self.tracker).await;
+        let answer = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot).await;
         metrics::passed(answer.status());
         answer
     }
@@ -138,12 +145,14 @@ impl Flow {
         headers::drop_reserved(&mut parts.headers);
         let raw = body::read(incoming, config.body_limit, self.shared.limits.body_timeout)
             .await
-            .map_err(|error| refusal(error, config, self.shared.limits.body_timeout))?;
+            .map_err(refusal)?;
         let decoded = match body::decoded(&parts.headers, &raw, config.body_limit) {
             Ok(decoded) => decoded,
-            Err(body::BodyError::TooLarge) => return Err(Refusal::TooLarge(config.body_limit)),
+            Err(body::BodyError::TooLarge(limit)) => return Err(Refusal::TooLarge(limit)),
             // What can't be decoded isn't understood: it passes, keyless.
-            Err(body::BodyError::Timeout | body::BodyError::Broken | body::BodyError::Encoding) => raw.clone(),
+            Err(body::BodyError::Timeout(_) | body::BodyError::Broken(_) | body::BodyError::NotUnderstood) => {
+                raw.clone()
+            }
         };
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
         route.verify(&arrived, self.shared.clock.now()).map_err(|bad| {
@@ -164,7 +173,7 @@ impl Flow {
     /// hangs up.
     async fn to_the_end(&self, work: Work) -> Done {
         let flow = self.clone();
-        match self.tracker.spawn(async move { flow.proxy(work).await }).await {
+        match self.tunnels.tracker.spawn(async move { flow.proxy(work).await }).await {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "a request's task ended early");
@@ -200,11 +209,11 @@ impl Arrived {
     }
 }
 
-fn refusal(error: body::BodyError, config: &RouteConfig, patience: Duration) -> Refusal {
+fn refusal(error: body::BodyError) -> Refusal {
     match error {
-        body::BodyError::TooLarge => Refusal::TooLarge(config.body_limit),
-        body::BodyError::Timeout => Refusal::TooSlow(patience),
-        body::BodyError::Broken | body::BodyError::Encoding => Refusal::Broken,
+        body::BodyError::TooLarge(limit) => Refusal::TooLarge(limit),
+        body::BodyError::Timeout(patience) => Refusal::TooSlow(patience),
+        body::BodyError::Broken(_) | body::BodyError::NotUnderstood => Refusal::Broken,
     }
 }
 

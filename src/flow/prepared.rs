@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::Arrived;
-use super::route::{Match, RouteTable};
+use super::route::{Found as Match, RouteTable};
 use crate::clock::UnixMillis;
 use crate::config::{RouteConfig, Target};
 use crate::metrics;
@@ -122,7 +122,7 @@ impl Routes {
     /// The route of a request. `host` is as in the request: any case, with or without a port.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Found {
         match self.table.find(method, host, path) {
-            Some(Match { index, path_params, event: true }) => {
+            Some(Match { index, path_params, event: true, .. }) => {
                 Found::Event { route: Arc::clone(&self.routes[index]), path_params }
             }
             Some(Match { index, event: false, .. }) => {

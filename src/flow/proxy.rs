@@ -62,7 +62,7 @@ impl Flow {
         let keyed = Keyed::of(&work);
         let key = keyed.asks.first().map(|ask| ask.key.digest().short());
         let mut run = Run { flow: self, work, key, attempt: 0, elsewhere: Duration::ZERO };
-        let items = run.work.items.len();
+        let items = run.work.items.list.len();
         if keyed.places.len() + keyed.twins.len() < items && run.config().on_keyless == OnKeyless::Reject {
             run.count(Said::Keyless, items - keyed.places.len() - keyed.twins.len());
             return run.refuse(Refusal::Keyless);
@@ -321,8 +321,8 @@ impl Keyed {
         let scope = work.route.config.scope.fill(&work.arrived.path_params);
         let mut keyed = Self { places: Vec::new(), asks: Vec::new(), twins: Vec::new() };
         let mut seen = HashMap::new();
-        let many = work.items.len() > 1;
-        for (place, item) in work.items.iter().enumerate() {
+        let many = work.items.list.len() > 1;
+        for (place, item) in work.items.list.iter().enumerate() {
             let Ok(parts) = &item.parts else { continue };
             let key = EventKey::new(&scope, parts);
             if many && let Some(first) = seen.insert(key.digest(), place) {

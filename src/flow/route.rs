@@ -26,6 +26,8 @@ pub struct Found {
     pub index: usize,
     /// Values of the pattern's placeholders, as they stand in the path. Not allocated where there are none.
     pub path_params: Vec<(String, String)>,
+    /// False where the path is the route's and the method isn't: a handshake, a probe.
+    pub event: bool,
 }
 
 /// Two routes that want the same requests.
@@ -63,7 +65,7 @@ impl RouteTable {
         if conflicts.is_empty() { Ok(table) } else { Err(conflicts) }
     }
 
-    /// The route of a request; `None` where it passes through. `host` is as in the request: any case, with or
+    /// The route of a request, by its path and, among routes of one path, by its method. `host` is as in the request: any case, with or
     /// without a port. A route of that host stands before routes of any host.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Found> {
         if !self.hosts.is_empty()
@@ -150,7 +152,9 @@ impl Paths {
 
     fn find(&self, method: &Method, path: &str) -> Option<Found> {
         let matched = self.router.at(path).ok()?;
-        let entry = self.entries[*matched.value].iter().find(|entry| takes(&entry.route, method))?;
+        let entries = &self.entries[*matched.value];
+        let event = entries.iter().find(|entry| takes(&entry.route, method));
+        let entry = event.or_else(|| entries.first())?;
         let path_params = if entry.names.is_empty() {
             Vec::new()
         } else {
@@ -158,7 +162,7 @@ impl Paths {
             let values = matched.params.iter().map(|(_, value)| value).chain(std::iter::repeat(""));
             entry.names.iter().cloned().zip(values.map(str::to_owned)).collect()
         };
-        Some(Found { route: Arc::clone(&entry.route), index: entry.index, path_params })
+        Some(Found { route: Arc::clone(&entry.route), index: entry.index, path_params, event: event.is_some() })
     }
 }
 
