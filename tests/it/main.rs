@@ -1,3 +1,3 @@
 //! One binary, a list of stories.
 
-fn main() {}
+mod signature_vectors;
