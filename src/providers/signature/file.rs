@@ -87,23 +87,24 @@ impl SignatureFile {
             signed,
             body_digest: self.body_digest.as_deref().map(Source::parse).transpose()?,
             stamp,
-            key: KeyText {
-                encoding: self.key,
-                prefix: self.key_prefix,
-                only_prefixed: self.only_prefixed,
-            },
+            key: KeyText { encoding: self.key, prefix: self.key_prefix, only_prefixed: self.only_prefixed },
         };
         method.consistent()?;
         Ok(method)
     }
 
     fn place(&self) -> Result<Place, String> {
-        const WANTED: &str = "a signature stands in one of `header`, `query`, `form`, `json`, or `items` with `item`";
+        const WANTED: &str =
+            "a signature stands in one of `header`, `query`, `form`, `json`, or `items` with `item`";
         match (&self.header, &self.query, &self.form, &self.json, &self.items, &self.item) {
-            (Some(name), None, None, None, None, None) => Ok(Place::Once(Source::parse(&format!("header:{name}"))?)),
+            (Some(name), None, None, None, None, None) => {
+                Ok(Place::Once(Source::parse(&format!("header:{name}"))?))
+            }
             (None, Some(name), None, None, None, None) => Ok(Place::Once(Source::Query(name.clone()))),
             (None, None, Some(name), None, None, None) => Ok(Place::Once(Source::Form(name.clone()))),
-            (None, None, None, Some(path), None, None) => Ok(Place::Once(Source::Json(JsonPath::parse_one(path)?))),
+            (None, None, None, Some(path), None, None) => {
+                Ok(Place::Once(Source::Json(JsonPath::parse_one(path)?)))
+            }
             (None, None, None, None, Some(items), Some(path)) => {
                 Ok(Place::PerItem { items: JsonPath::parse(items)?, signature: JsonPath::parse_one(path)? })
             }
@@ -136,15 +137,20 @@ impl Method {
     fn consistent(&self) -> Result<(), String> {
         let signs = match self.scheme {
             Scheme::Token | Scheme::Basic | Scheme::JwtHs256 => false,
-            Scheme::HmacSha256 | Scheme::HmacSha1 | Scheme::Sha256 | Scheme::Ed25519 | Scheme::EcdsaP256 => true,
+            Scheme::HmacSha256 | Scheme::HmacSha1 | Scheme::Sha256 | Scheme::Ed25519 | Scheme::EcdsaP256 => {
+                true
+            }
         };
         if signs == self.signed.is_empty() {
-            let wrong = if signs { "`signed` is missing" } else { "this scheme signs nothing: `signed` has no use" };
+            let wrong =
+                if signs { "`signed` is missing" } else { "this scheme signs nothing: `signed` has no use" };
             return Err(wrong.to_owned());
         }
         let stamped = self.stamp.source.is_some() || self.format.has_timestamp();
         if !stamped && self.signed.iter().any(Template::has_timestamp) {
-            return Err("`signed` holds {timestamp}, and nothing says where it is: give `timestamp`".to_owned());
+            return Err(
+                "`signed` holds {timestamp}, and nothing says where it is: give `timestamp`".to_owned()
+            );
         }
         if self.stamp.source.is_some() && self.format.has_timestamp() {
             return Err("both `timestamp` and `format` say where the timestamp is".to_owned());
@@ -153,7 +159,10 @@ impl Method {
         let proven = |text: &Template| {
             text.has_timestamp() || (matches!(self.stamp.source, Some(Source::Json(_))) && text.has_body())
         };
-        if self.stamp.tolerance.is_some() && self.scheme != Scheme::JwtHs256 && !self.signed.iter().all(proven) {
+        if self.stamp.tolerance.is_some()
+            && self.scheme != Scheme::JwtHs256
+            && !self.signed.iter().all(proven)
+        {
             return Err("`tolerance` needs a {timestamp} that is signed".to_owned());
         }
         let per_item = matches!(self.place, Place::PerItem { .. });

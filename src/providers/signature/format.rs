@@ -76,7 +76,9 @@ impl Format {
         }
         let signatures = fields.iter().filter(|field| field.what != What::Timestamp).count();
         if signatures != 1 {
-            return Err(format!("format `{text}` should hold one of {{hex}}, {{base64}}, {{either}}, {{token}}"));
+            return Err(format!(
+                "format `{text}` should hold one of {{hex}}, {{base64}}, {{either}}, {{token}}"
+            ));
         }
         Ok(Self { separator, fields })
     }
@@ -146,7 +148,9 @@ impl What {
             "base64" => Ok(Self::Signature(Encoding::Base64)),
             "either" => Ok(Self::Signature(Encoding::Either)),
             "token" => Ok(Self::Signature(Encoding::Text)),
-            _ => Err(format!("format holds `{{{name}}}`; known are timestamp, hex, base64, either and token")),
+            _ => {
+                Err(format!("format holds `{{{name}}}`; known are timestamp, hex, base64, either and token"))
+            }
         }
     }
 }

@@ -140,7 +140,11 @@ mod tests {
     fn scalars_are_read_as_text() {
         let json = r#"{"a":{"b":1.50,"c":"x\u0041","d":null,"e":true,"f":[]},"a2":0,"a":{"b":12345678901234567890}}"#;
         let read = |path: &str| text(json, &JsonPath::parse_one(path).unwrap());
-        assert_eq!(read("a.b").as_deref(), Some("12345678901234567890"), "the last of repeated members counts");
+        assert_eq!(
+            read("a.b").as_deref(),
+            Some("12345678901234567890"),
+            "the last of repeated members counts"
+        );
         assert_eq!(read("a.c"), None);
         assert_eq!(read("$.a2").as_deref(), Some("0"));
         let one = r#"{"c":"x\u0041","e":true,"d":null,"f":[]}"#;

@@ -68,7 +68,9 @@ impl Scheme {
     fn is_asymmetric(self) -> bool {
         match self {
             Self::Ed25519 | Self::EcdsaP256 => true,
-            Self::HmacSha256 | Self::HmacSha1 | Self::Sha256 | Self::Token | Self::Basic | Self::JwtHs256 => false,
+            Self::HmacSha256 | Self::HmacSha1 | Self::Sha256 | Self::Token | Self::Basic | Self::JwtHs256 => {
+                false
+            }
         }
     }
 }
@@ -144,7 +146,11 @@ impl Signature {
         self.check(true, |method| method.key.public(method.scheme, text))
     }
 
-    fn check(&self, asymmetric: bool, key: impl Fn(&Method) -> Result<Key, BadKey>) -> Result<(), CannotPrepare> {
+    fn check(
+        &self,
+        asymmetric: bool,
+        key: impl Fn(&Method) -> Result<Key, BadKey>,
+    ) -> Result<(), CannotPrepare> {
         let mut first = None;
         for method in self.methods.iter().filter(|method| method.scheme.is_asymmetric() == asymmetric) {
             match key(method) {
@@ -173,15 +179,15 @@ impl Signature {
         self.methods.first().map_or(Resign::NotNeeded, Method::can_sign)
     }
 
-    /// Whether changing the body breaks the signature. Where it doesn't, a key from the body proves nothing.
+    /// Whether changing the body breaks the signature, whichever method is used. Where it doesn't, a key from the body
+    /// proves nothing.
     pub fn signs_body(&self) -> bool {
-        self.methods.first().is_some_and(Method::signs_body)
+        self.methods.iter().all(Method::signs_body)
     }
 
     /// Whether a header's value is covered by the signature, so that a key taken from it can be believed.
     pub fn signs_header(&self, name: &str) -> bool {
-        let Ok(name) = name.parse::<HeaderName>() else { return false };
-        self.methods.iter().any(|method| method.signs_header(&name))
+        name.parse().is_ok_and(|name| self.methods.iter().any(|method| method.signs_header(&name)))
     }
 
     fn wanted(&self) -> &'static str {

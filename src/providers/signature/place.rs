@@ -110,7 +110,8 @@ impl Source {
     ) -> Result<Option<Cow<'a, [u8]>>, BadSignature> {
         match self {
             Self::Header(name) => {
-                let values = delivery.headers.get_all(name).iter().map(|value| Cow::Borrowed(value.as_bytes()));
+                let values =
+                    delivery.headers.get_all(name).iter().map(|value| Cow::Borrowed(value.as_bytes()));
                 self.only(values)
             }
             Self::Query(name) => self.only(named(query(delivery.url).as_bytes(), name)),

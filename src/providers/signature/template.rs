@@ -27,7 +27,10 @@ enum Part {
     Url(UrlForm),
     /// Every field's name and value, sorted, repeated pairs once.
     Form,
-    From { source: Source, lower: bool },
+    From {
+        source: Source,
+        lower: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +130,8 @@ impl Part {
     /// One part from the front, and what follows it.
     fn parse(text: &str) -> Result<(Self, &str), String> {
         if let Some(tail) = text.strip_prefix('{') {
-            let (inside, after) = tail.split_once('}').ok_or_else(|| format!("`{text}`: a {{ is not closed"))?;
+            let (inside, after) =
+                tail.split_once('}').ok_or_else(|| format!("`{text}`: a {{ is not closed"))?;
             let (name, filter) =
                 inside.split_once('|').map_or((inside, None), |(name, filter)| (name, Some(filter)));
             let part = match (name, filter) {
@@ -291,7 +295,17 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for text in ["", "{bod}", "{body", "[x", "{url|upside-down}", "{header:}", "{header:a b}", "{json:a[*]}", "[a[b]]"] {
+        for text in [
+            "",
+            "{bod}",
+            "{body",
+            "[x",
+            "{url|upside-down}",
+            "{header:}",
+            "{header:a b}",
+            "{json:a[*]}",
+            "[a[b]]",
+        ] {
             assert!(Template::parse(text).is_err(), "{text}");
         }
     }

@@ -61,13 +61,23 @@ impl Verifier {
         claims.iter().try_for_each(|claim| prepared.holds(claim, delivery, digest_holds, now_ms))
     }
 
+    /// As [`Signature::signs_body`](super::Signature::signs_body), for the methods that the route has keys for.
+    pub fn signs_body(&self) -> bool {
+        self.methods.iter().all(|prepared| prepared.method.signs_body())
+    }
+
+    /// As [`Signature::signs_header`](super::Signature::signs_header), for the methods that the route has keys for.
+    pub fn signs_header(&self, name: &HeaderName) -> bool {
+        self.methods.iter().any(|prepared| prepared.method.signs_header(name))
+    }
+
     /// What filtering this delivery's body needs so that the app's own check passes.
     pub fn can_sign(&self, delivery: &Delivery<'_>) -> Resign {
         self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| prepared.method.can_sign())
     }
 
-    /// The headers to put in place of the delivery's, so that `new_body` verifies as the delivery did: same stamp, one
-    /// signature per secret where the scheme lists them, every header that came. Empty where none is needed.
+    /// For a delivery that verified: the headers to put in place of its own, so that `new_body` verifies as it did. Same
+    /// stamp, one signature per secret where the scheme lists them, every header that came. Empty where none is needed.
     pub fn sign(
         &self,
         delivery: &Delivery<'_>,
@@ -87,7 +97,9 @@ impl Verifier {
         for prepared in &self.methods {
             let Some(name) = prepared.method.place.header() else { continue };
             let is_governing = std::ptr::eq(prepared, governing);
-            if prepared.method.can_sign() != Resign::WithSecret || headers.iter().any(|(done, _)| done == name) {
+            if prepared.method.can_sign() != Resign::WithSecret
+                || headers.iter().any(|(done, _)| done == name)
+            {
                 continue;
             }
             match prepared.signature_of(delivery, new_body) {
@@ -199,7 +211,9 @@ impl Prepared {
                 self.matching(&scene, &written)?.map(|_| ()).ok_or_else(|| method.mismatch())
             }
             Scheme::Ed25519 | Scheme::EcdsaP256 => self.public_key_holds(&scene, &written),
-            Scheme::Token => self.token_holds(written.signatures.first().map_or(b"", |token| token.as_bytes())),
+            Scheme::Token => {
+                self.token_holds(written.signatures.first().map_or(b"", |token| token.as_bytes()))
+            }
             Scheme::Basic => self.token_holds(&basic(&claim.value).ok_or_else(|| method.malformed())?),
             Scheme::JwtHs256 => self.jwt_holds(&claim.value, now_ms),
         }
@@ -212,7 +226,8 @@ impl Prepared {
         written: &Written<'_>,
     ) -> Result<Option<(&Template, &Key)>, BadSignature> {
         let encoding = self.method.format.encoding();
-        let presented: Vec<Vec<u8>> = written.signatures.iter().filter_map(|text| encoding.decode(text)).collect();
+        let presented: Vec<Vec<u8>> =
+            written.signatures.iter().filter_map(|text| encoding.decode(text)).collect();
         for text in &self.method.signed {
             for key in &self.keys {
                 let Some(expected) = key.digest(text, scene)? else { continue };
@@ -230,7 +245,8 @@ impl Prepared {
             let mut text = Vec::with_capacity(scene.body.len() + 64);
             template.fill(scene, |piece| text.extend_from_slice(piece))?;
             for signature in written.signatures.iter().filter_map(|signature| encoding.decode(signature)) {
-                let holds = |key: &Key| matches!(key, Key::Public(key) if key.verify(&text, &signature).is_ok());
+                let holds =
+                    |key: &Key| matches!(key, Key::Public(key) if key.verify(&text, &signature).is_ok());
                 if self.keys.iter().any(holds) {
                     return Ok(());
                 }
@@ -260,7 +276,11 @@ impl Prepared {
     }
 
     /// The value that this method's header has for a new body; `None` where the delivery doesn't carry it.
-    fn signature_of(&self, delivery: &Delivery<'_>, new_body: &[u8]) -> Result<Option<HeaderValue>, BadSignature> {
+    fn signature_of(
+        &self,
+        delivery: &Delivery<'_>,
+        new_body: &[u8],
+    ) -> Result<Option<HeaderValue>, BadSignature> {
         let method = &self.method;
         let claims = method.claims(delivery)?;
         let Some(claim) = claims.first() else { return Ok(None) };

@@ -97,17 +97,20 @@ fn every_signed_fixture_verifies_at_its_clock() {
 #[test]
 fn no_fixture_verifies_with_any_byte_of_its_body_changed() {
     for Fixture { case, provider, sent } in signed_fixtures() {
-        if !signature(&provider).unwrap().signs_body() || provider == "adyen" {
+        let verifier = prepared(&provider);
+        if !verifier.signs_body() {
             continue;
         }
-        let verifier = prepared(&provider);
         let mut changed = sent.clone();
         for index in 0..sent.body.len() {
             *changed.body.get_mut(index).unwrap() ^= 1;
             assert!(changed.verify(&verifier).is_err(), "{case} with byte {index} changed");
             *changed.body.get_mut(index).unwrap() ^= 1;
         }
-        assert!(sent.clone().body([&sent.body[..], b" "].concat()).verify(&verifier).is_err(), "{case} and a byte");
+        assert!(
+            sent.clone().body([&sent.body[..], b" "].concat()).verify(&verifier).is_err(),
+            "{case} and a byte"
+        );
         assert!(sent.clone().body("").verify(&verifier).is_err(), "{case} emptied");
     }
 }
@@ -167,7 +170,8 @@ fn a_stamp_past_its_tolerance_is_refused() {
 fn filtered_bodies_verify_after_signing_wherever_we_can_sign() {
     for Fixture { case, provider, sent } in signed_fixtures() {
         let verifier = prepared(&provider);
-        let body: &[u8] = if provider == "twilio" { b"AccountSid=AC1&MessageSid=SM1" } else { b"{\"kept\": [1]}" };
+        let body: &[u8] =
+            if provider == "twilio" { b"AccountSid=AC1&MessageSid=SM1" } else { b"{\"kept\": [1]}" };
         let signed = verifier.sign(&sent.delivery(), body);
         match verifier.can_sign(&sent.delivery()) {
             Resign::Impossible => assert!(signed.is_err(), "{case}"),
@@ -175,7 +179,10 @@ fn filtered_bodies_verify_after_signing_wherever_we_can_sign() {
             Resign::WithSecret => {
                 let filtered = sent.filtered(&verifier, body);
                 let names: Vec<_> = signed.unwrap().into_iter().map(|(name, _)| name).collect();
-                assert!(!names.is_empty() && names.iter().all(|name| sent.headers.contains_key(name)), "{case}");
+                assert!(
+                    !names.is_empty() && names.iter().all(|name| sent.headers.contains_key(name)),
+                    "{case}"
+                );
                 // Linear's stamp is in its body.
                 if provider != "linear" {
                     assert_eq!(filtered.verify(&verifier), Ok(()), "{case}");
@@ -193,7 +200,11 @@ fn both_meta_headers_are_signed_anew() {
     let verifier = prepared("meta");
     let filtered = batch.sent.filtered(&verifier, b"{}");
     assert_eq!(filtered.verify(&verifier), Ok(()));
-    assert_eq!(filtered.without("X-Hub-Signature-256").verify(&verifier), Ok(()), "the legacy header holds too");
+    assert_eq!(
+        filtered.without("X-Hub-Signature-256").verify(&verifier),
+        Ok(()),
+        "the legacy header holds too"
+    );
 }
 
 #[test]
@@ -202,7 +213,8 @@ fn a_rotating_endpoint_keeps_one_signature_per_secret() {
     let (new, old) = (secrets["stripe"].as_bytes(), secrets["stripe_old"].as_bytes());
     let stripe = signature("stripe").unwrap();
     let fixtures = signed_fixtures();
-    let rotating = &fixtures.iter().find(|fixture| fixture.case == "stripe-checkout-secret-rotation").unwrap().sent;
+    let rotating =
+        &fixtures.iter().find(|fixture| fixture.case == "stripe-checkout-secret-rotation").unwrap().sent;
     for configured in [&[new][..], &[old], &[new, old]] {
         let verifier = stripe.prepare(configured, None).unwrap();
         assert_eq!(rotating.verify(&verifier), Ok(()));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue, Method};
 use umavez::providers::Delivery;
-use umavez::providers::signature::{BadSignature, Resign, Signature, Verifier};
+use umavez::providers::signature::{BadSignature, Signature, Verifier};
 
 /// 2026-08-10T12:00:00Z, when the fixtures were signed.
 pub(crate) const SIGNED_AT_MS: u64 = 1_786_363_200_000;
@@ -119,8 +119,4 @@ pub(crate) mod sender {
 pub(crate) fn assert_refused(sent: &Sent, verifier: &Verifier, label: &str) {
     let error = sent.verify(verifier).expect_err(label);
     assert_eq!(error.label(), label, "{error}");
-}
-
-pub(crate) fn needs_resigning(verifier: &Verifier, sent: &Sent) -> Resign {
-    verifier.can_sign(&sent.delivery())
 }
