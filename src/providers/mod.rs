@@ -1,6 +1,8 @@
 //! Providers as data: how to verify a delivery, where its items are, and what names each. Pure: bytes in;
 //! signature good or bad, items and keys out. No tokio, no stores, no other room.
 
+pub mod signature;
+
 use http::{HeaderMap, Method};
 
 /// One delivery as it came, with its body decoded from any `Content-Encoding`.

@@ -4,3 +4,4 @@
 
 mod hot;
 mod support;
+mod signature_vectors;
