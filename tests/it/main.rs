@@ -5,3 +5,4 @@
 mod hot;
 mod support;
 mod signature_vectors;
+mod durable;
