@@ -1,3 +1,5 @@
 //! The life of a request, in order.
 
-pub mod route;
+mod route;
+
+pub use route::{Match, RouteConflict, RouteTable};

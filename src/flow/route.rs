@@ -18,13 +18,15 @@ pub struct RouteTable {
     hosts: HashMap<String, Paths>,
 }
 
-/// What a request matched.
-#[derive(Clone, Debug)]
-pub struct Found {
-    pub route: Arc<RouteConfig>,
+/// The route that a request's host and path belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
     /// The route's position in the configuration.
     pub index: usize,
-    /// Values of the pattern's placeholders, as they stand in the path. Not allocated where there are none.
+    /// False where the route's events come by other methods: the request passes through.
+    pub event: bool,
+    /// Values of the pattern's placeholders, as they stand in the path. Not allocated where there are none, or
+    /// where the request is no event.
     pub path_params: Vec<(String, String)>,
 }
 
@@ -63,16 +65,19 @@ impl RouteTable {
         if conflicts.is_empty() { Ok(table) } else { Err(conflicts) }
     }
 
-    /// The route of a request; `None` where it passes through. `host` is as in the request: any case, with or
+    /// The route of a request; `None` where no route has its path. `host` is as in the request: any case, with or
     /// without a port. A route of that host stands before routes of any host.
-    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Found> {
-        if !self.hosts.is_empty()
-            && let Some(paths) = host.and_then(|host| self.host(without_port(host)))
-            && let Some(found) = paths.find(method, path)
-        {
-            return Some(found);
+    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Match> {
+        let own = match host {
+            Some(host) if !self.hosts.is_empty() => self.host(without_port(host)),
+            Some(_) | None => None,
+        };
+        let own = own.and_then(|paths| paths.find(method, path));
+        match own {
+            Some(Match { event: true, .. }) => own,
+            Some(_) => self.any_host.find(method, path).filter(|found| found.event).or(own),
+            None => self.any_host.find(method, path),
         }
-        self.any_host.find(method, path)
     }
 
     fn host(&self, host: &str) -> Option<&Paths> {
@@ -148,17 +153,20 @@ impl Paths {
         }
     }
 
-    fn find(&self, method: &Method, path: &str) -> Option<Found> {
+    fn find(&self, method: &Method, path: &str) -> Option<Match> {
         let matched = self.router.at(path).ok()?;
-        let entry = self.entries[*matched.value].iter().find(|entry| takes(&entry.route, method))?;
+        let entries = &self.entries[*matched.value];
+        let Some(entry) = entries.iter().find(|entry| takes(&entry.route, method)) else {
+            let index = entries.first()?.index;
+            return Some(Match { index, event: false, path_params: Vec::new() });
+        };
         let path_params = if entry.names.is_empty() {
             Vec::new()
         } else {
-            // An implied pattern without the rest leaves its name without a value.
-            let values = matched.params.iter().map(|(_, value)| value).chain(std::iter::repeat(""));
-            entry.names.iter().cloned().zip(values.map(str::to_owned)).collect()
+            let values = matched.params.iter().map(|(_, value)| value.to_owned());
+            entry.names.iter().cloned().zip(values).collect()
         };
-        Some(Found { route: Arc::clone(&entry.route), index: entry.index, path_params })
+        Some(Match { index: entry.index, event: true, path_params })
     }
 }
 
