@@ -53,8 +53,8 @@ pub(super) struct Keys {
 struct Rules {
     items: ItemRules,
     scope: Scope,
-    /// The path of the default request.
-    path: String,
+    /// Where the default request goes.
+    url: String,
     /// For the route's path parameters.
     routes: Option<(RouteTable, usize)>,
 }
@@ -122,7 +122,7 @@ impl Keys {
     }
 
     fn request(&self, rules: &Rules) -> Result<(Method, Uri), Failure> {
-        let default = format!("POST https://hooks.example.com{}", rules.path);
+        let default = format!("POST {}", rules.url);
         let written = self.request.as_deref().unwrap_or(&default);
         let parsed = written.split_once(' ').and_then(|(method, url)| {
             let url: Uri = url.trim().parse().ok().filter(|url: &Uri| url.host().is_some())?;
@@ -145,7 +145,11 @@ fn route_rules(config: &Config, name: &str) -> Result<Rules, Failure> {
     Ok(Rules {
         items: route.items.clone(),
         scope: route.scope.clone(),
-        path: route.path.0.replace(['{', '}', '*'], ""),
+        url: format!(
+            "https://{}{}",
+            route.host.as_deref().unwrap_or("hooks.example.com"),
+            route.path.0.replace(['{', '}', '*'], "")
+        ),
         routes: Some((table, index)),
     })
 }
@@ -159,7 +163,7 @@ fn provider_rules(name: &str, config: Option<&Config>) -> Result<Rules, Failure>
     Ok(Rules {
         items: provider.rules.clone(),
         scope: Scope(name.to_owned()),
-        path: format!("/hooks/{name}"),
+        url: format!("https://hooks.example.com/hooks/{name}"),
         routes: None,
     })
 }

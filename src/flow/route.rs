@@ -118,7 +118,8 @@ struct Entry {
 impl Paths {
     /// Adds a route; gives the name of the one that is in its way.
     fn insert(&mut self, pattern: &str, index: usize, route: &Arc<RouteConfig>) -> Result<(), String> {
-        let (pattern, names) = numbered(pattern);
+        // The names are the route's own, also under a pattern that it only implies.
+        let (pattern, (_, names)) = (numbered(pattern).0, numbered(&route.path.0));
         let position = match self.positions.get(&pattern) {
             Some(position) => *position,
             None => self.new_position(pattern)?,
@@ -163,7 +164,8 @@ impl Paths {
         let path_params = if entry.names.is_empty() {
             Vec::new()
         } else {
-            let values = matched.params.iter().map(|(_, value)| value.to_owned());
+            let values = matched.params.iter().map(|(_, value)| value);
+            let values = values.chain(std::iter::repeat("")).map(str::to_owned);
             entry.names.iter().cloned().zip(values).collect()
         };
         Some(Match { index: entry.index, event: true, path_params })
@@ -235,5 +237,101 @@ fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
         Some(_) | None => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+
+    /// Routes by name, host, path and method; an empty host or method is left out.
+    fn routes(written: &[(&str, &str, &str, &str)]) -> Result<RouteTable, String> {
+        let mut file = String::new();
+        for (name, host, path, method) in written {
+            file.push_str(&format!(
+                "[[route]]\nname = {name:?}\npath = {path:?}\nupstream = \"http://127.0.0.1:1\"\n"
+            ));
+            let provider = *name == "evolution";
+            file.push_str(if provider { "provider = \"evolution\"\n" } else { "key = [\"$.id\"]\n" });
+            for (field, value) in [("host", host), ("method", method)].iter().filter(|(_, v)| !v.is_empty()) {
+                file.push_str(&format!("{field} = {value:?}\n"));
+            }
+        }
+        let config = Config::parse(Path::new("u.toml"), &file, &Environment::new());
+        let (config, _) = config.map_err(|errors| errors.to_string())?;
+        RouteTable::new(&config.routes).map_err(|conflicts| format!("{conflicts:?}"))
+    }
+
+    #[test]
+    fn host_then_path_then_method() {
+        let table = routes(&[
+            ("exact", "", "/a/exact", ""),
+            ("one", "", "/a/{x}", ""),
+            ("rest", "", "/b/{*rest}", ""),
+            ("put", "", "/m", "PUT"),
+            ("get", "", "/m", "GET"),
+            ("own", "hooks.example.com", "/a/exact", "POST"),
+            ("evolution", "", "/evo", ""),
+            ("below", "", "/evo/connection-update", ""),
+        ])
+        .unwrap();
+        let found = |method: &str, host: &str, path: &str| {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let found = table.find(&method, Some(host).filter(|host| !host.is_empty()), path)?;
+            let params: Vec<String> =
+                found.path_params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            Some((found.index, found.event, params.join(",")))
+        };
+        let event = |index: usize, params: &str| Some((index, true, params.to_owned()));
+        let passes = |index: usize| Some((index, false, String::new()));
+        assert_eq!(found("POST", "", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "", "/a/other"), event(1, "x=other"));
+        assert_eq!(found("POST", "", "/a/%2e%2E"), event(1, "x=%2e%2E"));
+        assert_eq!(found("POST", "", "/a/"), None);
+        assert_eq!(found("POST", "", "/A/exact"), None);
+        assert_eq!(found("POST", "", "//a/exact"), None);
+        assert_eq!(found("POST", "", "/a/exact/"), None);
+        assert_eq!(found("POST", "", "/b/c/d"), event(2, "rest=c/d"));
+        assert_eq!(found("POST", "", "/b/"), event(2, "rest="));
+        assert_eq!(found("POST", "", "/b"), None);
+        assert_eq!(found("PUT", "", "/m"), event(3, ""));
+        assert_eq!(found("GET", "", "/m"), event(4, ""));
+        assert_eq!(found("POST", "", "/m"), passes(3));
+        assert_eq!(found("HEAD", "", "/a/exact"), passes(0));
+        assert_eq!(found("POST", "Hooks.Example.COM:8443", "/a/exact"), event(5, ""));
+        assert_eq!(found("PUT", "hooks.example.com", "/a/exact"), event(0, ""));
+        assert_eq!(found("GET", "hooks.example.com", "/a/exact"), passes(5));
+        assert_eq!(found("POST", "other.example.com", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "[::1]:80", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "", "/evo"), event(6, ""));
+        assert_eq!(found("POST", "", "/evo/messages-upsert"), event(6, ""));
+        assert_eq!(found("POST", "", "/evo/connection-update"), event(7, ""));
+    }
+
+    #[test]
+    fn routes_that_want_the_same_requests_are_refused() {
+        let refused = [
+            [("a", "", "/x", ""), ("b", "", "/x", "")],
+            [("a", "", "/x", ""), ("b", "", "/x", "PATCH")],
+            [("a", "", "/{n}", "PUT"), ("b", "", "/{m}", "PUT")],
+            [("a", "h.example.com", "/x", ""), ("b", "H.example.com", "/x", "")],
+            [("a", "", "/{x}", ""), ("b", "", "/{*rest}", "")],
+        ];
+        for written in refused {
+            let told = routes(&written).unwrap_err();
+            assert!(told.contains("the route \"a\" matches too"), "{written:?}: {told}");
+        }
+        let taken = [
+            [("a", "", "/x", "GET"), ("b", "", "/x", "")],
+            [("a", "", "/x", "PUT"), ("b", "", "/x", "POST")],
+            [("a", "", "/x/y", ""), ("b", "", "/{*rest}", "")],
+            [("a", "h.example.com", "/x", ""), ("b", "", "/x", "")],
+        ];
+        for written in taken {
+            assert!(routes(&written).is_ok(), "{written:?}");
+        }
     }
 }

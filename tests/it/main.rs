@@ -1,3 +1,4 @@
 //! One binary, a list of stories.
 
-fn main() {}
+mod cli;
+mod config;
