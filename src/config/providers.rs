@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, StatusCode};
 
 use super::DuplicateAnswer;
 use super::problem::{Fault, Place, Problem, nearest};
@@ -61,7 +61,12 @@ impl Known {
         };
         let provider = match Provider::parse(&shown, &text) {
             Ok(provider) => provider,
-            Err(error) => return fail(error.to_string(), "mend the provider's file"),
+            Err(error) => {
+                let place = Place { file: shown.clone(), at: Some((error.line, error.column)) };
+                let fault = Fault::new(error.why, "mend the provider's file");
+                let problem = Problem { place, field: String::new(), fault };
+                return field.source.fail_elsewhere(field.span.start, problem);
+            }
         };
         if Provider::shipped(&provider.name).is_some() {
             let text = format!("{shown} replaces the shipped provider {:?}", provider.name);
@@ -102,7 +107,7 @@ fn toml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
     Ok(files)
 }
 
-/// A provider's windows, where its file sets them.
+/// A provider's windows, where there is a provider.
 #[derive(Default)]
 pub(super) struct Windows {
     pub(super) hot_ttl: Option<Duration>,
@@ -122,15 +127,19 @@ pub(super) fn strip_headers(provider: Option<&Provider>) -> &[HeaderName] {
     provider.map_or(&[], |provider| &provider.strip_headers)
 }
 
-pub(super) fn done(_provider: Option<&Provider>) -> StatusSet {
-    StatusSet::default()
+pub(super) fn done(provider: Option<&Provider>) -> StatusSet {
+    provider.and_then(|provider| provider.done.clone()).map_or_else(StatusSet::default, StatusSet)
 }
 
-pub(super) fn duplicate_answer(_provider: Option<&Provider>) -> DuplicateAnswer {
-    DuplicateAnswer::Receipt
-}
-
-/// Headers that name a provider's events and that its signature does not cover.
-pub(super) fn unsigned_key_headers(provider: &Provider) -> Vec<String> {
-    provider.unsigned_key_headers().iter().map(ToString::to_string).collect()
+/// The receipt; or, where the route keeps none, what the provider wants to read.
+pub(super) fn duplicate_answer(provider: Option<&Provider>, receipt_limit: usize) -> DuplicateAnswer {
+    let answer = provider.and_then(|provider| provider.duplicate_answer.as_ref());
+    match answer.filter(|_| receipt_limit == 0) {
+        Some(answer) => DuplicateAnswer::Fixed {
+            status: StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK),
+            content_type: answer.content_type.clone(),
+            body: answer.body.clone().into(),
+        },
+        None => DuplicateAnswer::Receipt,
+    }
 }

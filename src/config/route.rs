@@ -98,7 +98,7 @@ pub(super) fn read<'a>(
         on_durable_down: choice(&route, "on_durable_down", &ON_DURABLE_DOWN).unwrap_or_default(),
         receipt_limit,
         receipt_headers: headers(&route, "receipt_headers", &[]),
-        duplicate_answer: duplicate_answer(&route, provider.as_deref()),
+        duplicate_answer: duplicate_answer(&route, provider.as_deref(), receipt_limit),
         strip_headers: headers(&route, "strip_headers", providers::strip_headers(provider.as_deref())),
         name: name?.into(),
         path: path?,
@@ -210,7 +210,7 @@ fn credentials(route: &Section<'_>, provider: Option<&Provider>) -> (Vec<Secret>
             route.warn("key", text);
         }
     } else if let Some(provider) = provider {
-        for header in providers::unsigned_key_headers(provider) {
+        for header in provider.unsigned_key_headers() {
             let text = format!(
                 "{} names its events by the header {header}, which its signature does not cover: who replays a \
                  signed body under a new {header} is not recognised as a copy",
@@ -342,8 +342,14 @@ fn parse_public_url(text: &str) -> Result<String, Fault> {
     Ok(text.to_owned())
 }
 
-fn duplicate_answer(route: &Section<'_>, provider: Option<&Provider>) -> DuplicateAnswer {
-    let Some(field) = route.field("duplicate_answer") else { return providers::duplicate_answer(provider) };
+fn duplicate_answer(
+    route: &Section<'_>,
+    provider: Option<&Provider>,
+    receipt_limit: usize,
+) -> DuplicateAnswer {
+    let Some(field) = route.field("duplicate_answer") else {
+        return providers::duplicate_answer(provider, receipt_limit);
+    };
     let Some(table) = field.value.as_table() else {
         if field.value.as_str() != Some("receipt") {
             field.fail("is no answer", "write \"receipt\", or { status = 200, body = \"…\" }");

@@ -218,7 +218,8 @@ pub(super) fn log(top: &Section<'_>) -> Log {
 
 /// What to say of a word outside a closed set.
 pub(super) fn unknown_word(written: &str, known: &[&str]) -> Fault {
-    let mend = match nearest(written, known.iter().copied()) {
+    let number = written.bytes().all(|byte| byte.is_ascii_digit());
+    let mend = match nearest(written, known.iter().copied()).filter(|_| !number) {
         Some(name) => format!("did you mean \"{name}\"?"),
         None => format!("write \"{}\"", known.join("\" or \"")),
     };

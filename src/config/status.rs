@@ -2,8 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use http::StatusCode;
-
 use super::problem::Fault;
 
 /// Which statuses of the app mean that the event is done; default 200-299.
@@ -13,12 +11,6 @@ pub struct StatusSet(pub Vec<RangeInclusive<u16>>);
 impl Default for StatusSet {
     fn default() -> Self {
         Self(vec![200..=299])
-    }
-}
-
-impl StatusSet {
-    pub fn contains(&self, status: StatusCode) -> bool {
-        self.0.iter().any(|range| range.contains(&status.as_u16()))
     }
 }
 

@@ -47,9 +47,8 @@ impl Target {
         }
         let authority: Authority =
             authority.parse().map_err(|_| Fault::new("the URL has no valid host and port", MEND))?;
-        if authority.host().is_empty()
-            || (authority.port().is_some() && authority.port_u16().is_none_or(|port| port == 0))
-        {
+        let has_port = authority.host().len() < authority.as_str().len();
+        if authority.host().is_empty() || (has_port && authority.port_u16().is_none_or(|port| port == 0)) {
             return Err(Fault::new("the URL has no valid host and port", MEND));
         }
         let prefix = path.trim_end_matches('/').to_owned();

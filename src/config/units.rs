@@ -74,7 +74,7 @@ pub fn show_duration(duration: Duration) -> String {
         .iter()
         .rev()
         .filter(|(name, _)| *name != "d" || millis >= days_from)
-        .find(|(_, factor)| millis > 0 && millis % u128::from(*factor) == 0);
+        .find(|(_, factor)| millis > 0 && millis.is_multiple_of(u128::from(*factor)));
     match unit {
         Some((name, factor)) => format!("{}{name}", millis / u128::from(*factor)),
         None => "0s".to_owned(),

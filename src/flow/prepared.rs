@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::Arrived;
-use super::route::{Found as Match, RouteTable};
+use super::route::{Match, RouteTable};
 use crate::clock::UnixMillis;
 use crate::config::{RouteConfig, Target};
 use crate::metrics;

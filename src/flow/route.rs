@@ -18,16 +18,16 @@ pub struct RouteTable {
     hosts: HashMap<String, Paths>,
 }
 
-/// What a request matched.
-#[derive(Clone, Debug)]
-pub struct Found {
-    pub route: Arc<RouteConfig>,
+/// The route that a request's host and path belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
     /// The route's position in the configuration.
     pub index: usize,
-    /// Values of the pattern's placeholders, as they stand in the path. Not allocated where there are none.
-    pub path_params: Vec<(String, String)>,
-    /// False where the path is the route's and the method isn't: a handshake, a probe.
+    /// False where the route's events come by other methods: the request passes through.
     pub event: bool,
+    /// Values of the pattern's placeholders, as they stand in the path. Not allocated where there are none, or
+    /// where the request is no event.
+    pub path_params: Vec<(String, String)>,
 }
 
 /// Two routes that want the same requests.
@@ -65,16 +65,19 @@ impl RouteTable {
         if conflicts.is_empty() { Ok(table) } else { Err(conflicts) }
     }
 
-    /// The route of a request, by its path and, among routes of one path, by its method. `host` is as in the request: any case, with or
+    /// The route of a request; `None` where no route has its path. `host` is as in the request: any case, with or
     /// without a port. A route of that host stands before routes of any host.
-    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Found> {
-        if !self.hosts.is_empty()
-            && let Some(paths) = host.and_then(|host| self.host(without_port(host)))
-            && let Some(found) = paths.find(method, path)
-        {
-            return Some(found);
+    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Match> {
+        let own = match host {
+            Some(host) if !self.hosts.is_empty() => self.host(without_port(host)),
+            Some(_) | None => None,
+        };
+        let own = own.and_then(|paths| paths.find(method, path));
+        match own {
+            Some(Match { event: true, .. }) => own,
+            Some(_) => self.any_host.find(method, path).filter(|found| found.event).or(own),
+            None => self.any_host.find(method, path),
         }
-        self.any_host.find(method, path)
     }
 
     fn host(&self, host: &str) -> Option<&Paths> {
@@ -115,7 +118,8 @@ struct Entry {
 impl Paths {
     /// Adds a route; gives the name of the one that is in its way.
     fn insert(&mut self, pattern: &str, index: usize, route: &Arc<RouteConfig>) -> Result<(), String> {
-        let (pattern, names) = numbered(pattern);
+        // The names are the route's own, also under a pattern that it only implies.
+        let (pattern, (_, names)) = (numbered(pattern).0, numbered(&route.path.0));
         let position = match self.positions.get(&pattern) {
             Some(position) => *position,
             None => self.new_position(pattern)?,
@@ -150,19 +154,21 @@ impl Paths {
         }
     }
 
-    fn find(&self, method: &Method, path: &str) -> Option<Found> {
+    fn find(&self, method: &Method, path: &str) -> Option<Match> {
         let matched = self.router.at(path).ok()?;
         let entries = &self.entries[*matched.value];
-        let event = entries.iter().find(|entry| takes(&entry.route, method));
-        let entry = event.or_else(|| entries.first())?;
+        let Some(entry) = entries.iter().find(|entry| takes(&entry.route, method)) else {
+            let index = entries.first()?.index;
+            return Some(Match { index, event: false, path_params: Vec::new() });
+        };
         let path_params = if entry.names.is_empty() {
             Vec::new()
         } else {
-            // An implied pattern without the rest leaves its name without a value.
-            let values = matched.params.iter().map(|(_, value)| value).chain(std::iter::repeat(""));
-            entry.names.iter().cloned().zip(values.map(str::to_owned)).collect()
+            let values = matched.params.iter().map(|(_, value)| value);
+            let values = values.chain(std::iter::repeat("")).map(str::to_owned);
+            entry.names.iter().cloned().zip(values).collect()
         };
-        Some(Found { route: Arc::clone(&entry.route), index: entry.index, path_params, event: event.is_some() })
+        Some(Match { index: entry.index, event: true, path_params })
     }
 }
 
@@ -231,5 +237,101 @@ fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
         Some(_) | None => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+
+    /// Routes by name, host, path and method; an empty host or method is left out.
+    fn routes(written: &[(&str, &str, &str, &str)]) -> Result<RouteTable, String> {
+        let mut file = String::new();
+        for (name, host, path, method) in written {
+            file.push_str(&format!(
+                "[[route]]\nname = {name:?}\npath = {path:?}\nupstream = \"http://127.0.0.1:1\"\n"
+            ));
+            let provider = *name == "evolution";
+            file.push_str(if provider { "provider = \"evolution\"\n" } else { "key = [\"$.id\"]\n" });
+            for (field, value) in [("host", host), ("method", method)].iter().filter(|(_, v)| !v.is_empty()) {
+                file.push_str(&format!("{field} = {value:?}\n"));
+            }
+        }
+        let config = Config::parse(Path::new("u.toml"), &file, &Environment::new());
+        let (config, _) = config.map_err(|errors| errors.to_string())?;
+        RouteTable::new(&config.routes).map_err(|conflicts| format!("{conflicts:?}"))
+    }
+
+    #[test]
+    fn host_then_path_then_method() {
+        let table = routes(&[
+            ("exact", "", "/a/exact", ""),
+            ("one", "", "/a/{x}", ""),
+            ("rest", "", "/b/{*rest}", ""),
+            ("put", "", "/m", "PUT"),
+            ("get", "", "/m", "GET"),
+            ("own", "hooks.example.com", "/a/exact", "POST"),
+            ("evolution", "", "/evo", ""),
+            ("below", "", "/evo/connection-update", ""),
+        ])
+        .unwrap();
+        let found = |method: &str, host: &str, path: &str| {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let found = table.find(&method, Some(host).filter(|host| !host.is_empty()), path)?;
+            let params: Vec<String> =
+                found.path_params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            Some((found.index, found.event, params.join(",")))
+        };
+        let event = |index: usize, params: &str| Some((index, true, params.to_owned()));
+        let passes = |index: usize| Some((index, false, String::new()));
+        assert_eq!(found("POST", "", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "", "/a/other"), event(1, "x=other"));
+        assert_eq!(found("POST", "", "/a/%2e%2E"), event(1, "x=%2e%2E"));
+        assert_eq!(found("POST", "", "/a/"), None);
+        assert_eq!(found("POST", "", "/A/exact"), None);
+        assert_eq!(found("POST", "", "//a/exact"), None);
+        assert_eq!(found("POST", "", "/a/exact/"), None);
+        assert_eq!(found("POST", "", "/b/c/d"), event(2, "rest=c/d"));
+        assert_eq!(found("POST", "", "/b/"), event(2, "rest="));
+        assert_eq!(found("POST", "", "/b"), None);
+        assert_eq!(found("PUT", "", "/m"), event(3, ""));
+        assert_eq!(found("GET", "", "/m"), event(4, ""));
+        assert_eq!(found("POST", "", "/m"), passes(3));
+        assert_eq!(found("HEAD", "", "/a/exact"), passes(0));
+        assert_eq!(found("POST", "Hooks.Example.COM:8443", "/a/exact"), event(5, ""));
+        assert_eq!(found("PUT", "hooks.example.com", "/a/exact"), event(0, ""));
+        assert_eq!(found("GET", "hooks.example.com", "/a/exact"), passes(5));
+        assert_eq!(found("POST", "other.example.com", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "[::1]:80", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "", "/evo"), event(6, ""));
+        assert_eq!(found("POST", "", "/evo/messages-upsert"), event(6, ""));
+        assert_eq!(found("POST", "", "/evo/connection-update"), event(7, ""));
+    }
+
+    #[test]
+    fn routes_that_want_the_same_requests_are_refused() {
+        let refused = [
+            [("a", "", "/x", ""), ("b", "", "/x", "")],
+            [("a", "", "/x", ""), ("b", "", "/x", "PATCH")],
+            [("a", "", "/{n}", "PUT"), ("b", "", "/{m}", "PUT")],
+            [("a", "h.example.com", "/x", ""), ("b", "H.example.com", "/x", "")],
+            [("a", "", "/{x}", ""), ("b", "", "/{*rest}", "")],
+        ];
+        for written in refused {
+            let told = routes(&written).unwrap_err();
+            assert!(told.contains("the route \"a\" matches too"), "{written:?}: {told}");
+        }
+        let taken = [
+            [("a", "", "/x", "GET"), ("b", "", "/x", "")],
+            [("a", "", "/x", "PUT"), ("b", "", "/x", "POST")],
+            [("a", "", "/x/y", ""), ("b", "", "/{*rest}", "")],
+            [("a", "h.example.com", "/x", ""), ("b", "", "/x", "")],
+        ];
+        for written in taken {
+            assert!(routes(&written).is_ok(), "{written:?}");
+        }
     }
 }

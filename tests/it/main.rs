@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a story may stop at what it did not expect")]
 #![expect(clippy::disallowed_methods, reason = "stories move by the machine's clock and spawn what they like")]
 
+mod cli;
+mod config;
 mod hot;
 mod support;
 mod signature_vectors;
