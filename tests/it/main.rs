@@ -1,5 +1,22 @@
 //! One binary, a list of stories.
 #![expect(clippy::unwrap_used, reason = "a story may stop at what it did not expect")]
-#![expect(clippy::disallowed_methods, reason = "stories move by the machine's clock and spawn what they like")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "stories move by the machine's clock and spawn what they like"
+)]
 
 mod support;
+
+mod ambiguity;
+mod answers;
+mod batches;
+mod crash;
+mod drain;
+mod embedded;
+mod keys;
+mod nodes;
+mod observability;
+mod proxy;
+mod retries;
+mod signatures;
+mod stores_down;
