@@ -9,7 +9,7 @@ use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
 use super::source::{Section, Source, article};
 use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, sections, units};
-use crate::flow::route::RouteTable;
+use crate::flow::RouteTable;
 
 /// Longest configuration file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;

@@ -78,7 +78,7 @@ impl Known {
         if let Some(provider) = self.own.get(name).cloned().or_else(|| Provider::shipped(name)) {
             return Ok(provider);
         }
-        let mut names: Vec<&str> = Provider::names().collect();
+        let mut names: Vec<&str> = Provider::names();
         names.extend(self.own.keys().map(String::as_str));
         names.sort_unstable();
         let mend = match nearest(name, names.iter().copied()) {
@@ -112,8 +112,8 @@ pub(super) struct Windows {
 
 pub(super) fn windows(provider: Option<&Provider>) -> Windows {
     provider.map_or_else(Windows::default, |provider| Windows {
-        hot_ttl: provider.hot_ttl,
-        durable_ttl: provider.durable_ttl,
+        hot_ttl: Some(provider.hot_ttl),
+        durable_ttl: Some(provider.durable_ttl),
         in_flight_wait: provider.in_flight_wait,
     })
 }
@@ -132,5 +132,5 @@ pub(super) fn duplicate_answer(_provider: Option<&Provider>) -> DuplicateAnswer 
 
 /// Headers that name a provider's events and that its signature does not cover.
 pub(super) fn unsigned_key_headers(provider: &Provider) -> Vec<String> {
-    provider.unsigned_key_headers()
+    provider.unsigned_key_headers().iter().map(ToString::to_string).collect()
 }

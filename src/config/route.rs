@@ -153,7 +153,7 @@ fn items(route: &Section<'_>, provider: Option<&Provider>) -> Option<ItemRules> 
             let mend = "write provider = \"…\", or key = [\"$.id\"]";
             route.fail("key", Fault::new("a route needs a provider or a key", mend));
         }
-        return provider.map(|provider| provider.items.clone());
+        return provider.map(|provider| provider.rules.clone());
     };
     let parts = field.list()?;
     if parts.is_empty() || parts.len() > KEY_PARTS_MAX {
