@@ -7,7 +7,8 @@ use umavez_fuzz::{Input, providers};
 fuzz_target!(|bytes: &[u8]| {
     let input = Input::of(bytes);
     // Which items go; read from the end, where bodies have white space to spare.
-    let choice = input.body.iter().rev().take(8).fold(bytes.len(), |sum, byte| sum * 31 % 65_521 + usize::from(*byte));
+    let choice =
+        input.body.iter().rev().take(8).fold(bytes.len(), |sum, byte| sum * 31 % 65_521 + usize::from(*byte));
     for provider in providers() {
         let items = provider.items(&input.delivery(input.body));
         if !items.can_cut() || items.list.len() < 2 {
@@ -23,7 +24,8 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(body, input.body, "nothing was cut");
             continue;
         }
-        let stays: Vec<_> = items.list.iter().enumerate().filter(|(index, _)| !goes(*index)).map(|(_, item)| item).collect();
+        let stays: Vec<_> =
+            items.list.iter().enumerate().filter(|(index, _)| !goes(*index)).map(|(_, item)| item).collect();
         let left = provider.items(&input.delivery(&body));
         assert_eq!(left.list.len(), stays.len(), "{}: as many items are left as were to stay", provider.name);
         for (after, before) in left.list.iter().zip(&stays) {

@@ -11,7 +11,10 @@ fuzz_target!(|bytes: &[u8]| {
         let items = provider.items(&delivery);
         let mut from = 0;
         for item in &items.list {
-            assert!(from <= item.span.start && item.span.start <= item.span.end, "items are in the body's order");
+            assert!(
+                from <= item.span.start && item.span.start <= item.span.end,
+                "items are in the body's order"
+            );
             assert!(item.span.end <= input.body.len(), "an item is inside the body");
             from = item.span.start;
             assert!(!item.place().is_empty());

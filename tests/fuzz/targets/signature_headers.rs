@@ -29,8 +29,11 @@ const PUBLIC_KEYS: [&str; 2] = [
 
 fn verifier(provider: &Provider) -> Option<(Signature, Verifier)> {
     let signature = provider.signature.clone()?;
-    let secrets: Vec<&[u8]> =
-        SECRETS.iter().map(|secret| secret.as_bytes()).filter(|secret| signature.check_secret(secret).is_ok()).collect();
+    let secrets: Vec<&[u8]> = SECRETS
+        .iter()
+        .map(|secret| secret.as_bytes())
+        .filter(|secret| signature.check_secret(secret).is_ok())
+        .collect();
     let public_key = PUBLIC_KEYS.into_iter().find(|key| signature.check_public_key(key).is_ok());
     let verifier = signature.prepare(&secrets, public_key).ok()?;
     Some((signature, verifier))
@@ -38,7 +41,8 @@ fn verifier(provider: &Provider) -> Option<(Signature, Verifier)> {
 
 fuzz_target!(|bytes: &[u8]| {
     static VERIFIERS: OnceLock<Vec<(Signature, Verifier)>> = OnceLock::new();
-    let verifiers = VERIFIERS.get_or_init(|| providers().iter().filter_map(|provider| verifier(provider)).collect());
+    let verifiers =
+        VERIFIERS.get_or_init(|| providers().iter().filter_map(|provider| verifier(provider)).collect());
     let input = Input::of(bytes);
     let mut other = input.body.to_vec();
     other.push(b' ');
