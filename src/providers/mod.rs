@@ -1,7 +1,9 @@
 //! Providers as data: how to verify a delivery, where its items are, and what names each. Pure: bytes in;
 //! signature good or bad, items and keys out. No tokio, no stores, no other room.
 
-pub mod signature;
+mod signature;
+
+pub use signature::{BadKey, BadSignature, CannotPrepare, CannotSign, Resign, Signature, Verifier};
 
 use http::{HeaderMap, Method};
 
