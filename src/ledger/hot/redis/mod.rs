@@ -244,15 +244,18 @@ impl Redis {
 
     /// A string's bytes. Another type is none that we wrote; Redis says WRONGTYPE before it comes to that.
     fn bytes(&self, reply: Reply) -> Result<Option<Bytes>, HotError> {
-        match reply {
-            Reply::Null => Ok(None),
-            Reply::Bytes(bytes) => Ok(Some(bytes)),
-            Reply::String(text) => Ok(Some(text.into_inner())),
-            other => {
-                let what = format!("an answer of kind {:?}", other.kind());
-                self.settle_answer(Err(Cause::new(ErrorKind::Protocol, what)))
-            }
+        if let Reply::Null = reply {
+            return Ok(None);
         }
+        let kind = reply.kind();
+        if let Reply::Bytes(bytes) = reply {
+            return Ok(Some(bytes));
+        }
+        if let Reply::String(text) = reply {
+            return Ok(Some(text.into_inner()));
+        }
+        let what = format!("an answer of kind {kind:?}");
+        self.settle_answer(Err(Cause::new(ErrorKind::Protocol, what)))
     }
 
     /// The client, unless the breaker is open.
@@ -298,10 +301,11 @@ impl Node {
 
 /// True where the connection is gone, or the server is one that takes no writes.
 fn is_lost(cause: &Cause) -> bool {
-    match cause.kind() {
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Auth => true,
-        _ => cause.details().starts_with("READONLY") || cause.details().starts_with("LOADING"),
-    }
+    let gone = matches!(
+        cause.kind(),
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Auth
+    );
+    gone || cause.details().starts_with("READONLY") || cause.details().starts_with("LOADING")
 }
 
 fn is_syntax_error(cause: &Cause) -> bool {
