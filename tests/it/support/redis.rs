@@ -34,17 +34,13 @@ impl Reply {
     }
 
     pub(crate) fn integer(&self) -> i64 {
-        match self {
-            Self::Integer(number) => *number,
-            other => panic!("not an integer: {other:?}"),
-        }
+        let Self::Integer(number) = self else { panic!("not an integer: {self:?}") };
+        *number
     }
 
     pub(crate) fn array(self) -> Vec<Reply> {
-        match self {
-            Self::Array(items) => items,
-            other => panic!("not an array: {other:?}"),
-        }
+        let Self::Array(items) = self else { panic!("not an array: {self:?}") };
+        items
     }
 }
 

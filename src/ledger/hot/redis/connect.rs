@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::clients::{Client, WithOptions};
-use fred::interfaces::ClientLike;
+use fred::clients::Client;
 use fred::socket2::TcpKeepalive;
 use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig, TlsConfig,
@@ -64,7 +63,8 @@ impl Target {
         }
         let mut fred =
             Config::from_url(&format!("{kind}://{rest}")).map_err(|cause| wrong(cause.details()))?;
-        fred.fail_fast = false; // A Redis that is down at the start is waited for.
+        // A first connection is tried at once and once; trying again is the keeper's work.
+        fred.fail_fast = true;
         if tls {
             fred.tls = Some(tls_config(ca.as_deref())?);
         }
@@ -99,13 +99,6 @@ impl Target {
     pub(super) fn options(&self, timeout: Duration) -> Options {
         Options { timeout: Some(timeout), max_attempts: Some(1), fail_fast: true, ..Options::default() }
     }
-}
-
-/// The same client, with more patience: for probes.
-pub(super) fn patient(client: &Client, timeout: Duration) -> WithOptions<Client> {
-    let options =
-        Options { timeout: Some(timeout), max_attempts: Some(1), fail_fast: true, ..Options::default() };
-    client.with_options(&options)
 }
 
 /// Takes `ca=FILE` out of a URL's query.
