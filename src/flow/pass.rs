@@ -47,7 +47,10 @@ pub async fn pass(
     let mut answer = match upstream.stream(target, request).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a request could not be passed to the app");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "a request could not be passed to the app"
+            );
             return failure(&error);
         }
     };

@@ -1,3 +1,5 @@
 //! One binary, a list of stories.
 
+mod pass;
+
 fn main() {}
