@@ -3,6 +3,28 @@
 
 use http::{HeaderMap, Method};
 
+mod catalogue;
+mod cut;
+mod form;
+mod items;
+mod json;
+mod part;
+mod path;
+mod read;
+mod rules;
+mod schema;
+mod signature;
+mod tree;
+mod trie;
+mod xml;
+
+pub use catalogue::UnknownProvider;
+pub use items::{Item, Items, Keyless, Part};
+pub use rules::{ItemRules, KeyRuleError};
+pub use schema::{Answer, Notes, Provider, Redact, SchemaError};
+pub use signature::{BadKey, BadSignature, CannotPrepare, CannotSign, Resign, Signature, Verifier};
+pub use tree::Unread;
+
 /// One delivery as it came, with its body decoded from any `Content-Encoding`.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
@@ -18,13 +40,3 @@ pub struct Delivery<'a> {
     /// The body to read items from; the same bytes unless a `Content-Encoding` was undone.
     pub body: &'a [u8],
 }
-
-/// A provider file, parsed.
-#[derive(Clone, Debug)]
-pub struct Provider {
-    pub name: String,
-}
-
-/// Where the items of a body are, and the parts that name each.
-#[derive(Clone, Debug)]
-pub struct ItemRules {}

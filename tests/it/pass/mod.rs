@@ -1,5 +1,4 @@
 //! The proxy's own parts on real sockets: what reaches the app, what comes back, and what is refused.
-#![expect(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod forward;
 mod listener;

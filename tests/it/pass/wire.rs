@@ -262,7 +262,7 @@ impl Handler for Front {
         let request = Request::from_parts(parts, bytes);
         match self.upstream.forward(&self.target, request, PATIENCE, 1 << 20).await {
             umavez::upstream::Outcome::Answered(answer) => answer.map(Body::from),
-            _ => status(502),
+            umavez::upstream::Outcome::NeverSent(_) | umavez::upstream::Outcome::Unknown(_) => status(502),
         }
     }
 }
