@@ -3,7 +3,7 @@
 mod answer;
 pub mod body;
 mod forward;
-mod pass;
+pub mod pass;
 mod plan;
 mod prepared;
 mod proxy;

@@ -29,7 +29,7 @@ pub struct Tunnels {
 }
 
 /// Passes a request to the app and its answer back. Failures are answered 502 or 504.
-pub(super) async fn pass(
+pub async fn pass(
     upstream: &Arc<Upstream>,
     target: &Target,
     mut request: Request<Incoming>,

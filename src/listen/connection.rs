@@ -106,6 +106,10 @@ fn held(mut response: Response<Body>, under_way: UnderWay) -> Response<Body> {
     use http_body::Body as _;
     if !response.body().is_end_stream() {
         response.body_mut().hold(Box::new(under_way));
+    } else if response.status() == StatusCode::NOT_MODIFIED
+        && response.headers().contains_key(http::header::CONTENT_LENGTH)
+    {
+        *response.body_mut() = Body::absent();
     }
     response
 }

@@ -18,6 +18,7 @@ mod hot;
 mod keys;
 mod nodes;
 mod observability;
+mod pass;
 mod proxy;
 mod retries;
 mod signature_vectors;
