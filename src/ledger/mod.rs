@@ -275,7 +275,7 @@ impl Ledger {
     ) {
         let error = Arc::new(match error {
             DurableError::Full => LedgerError::Full,
-            other => LedgerError::DurableDown(other),
+            down @ (DurableError::Unavailable(_) | DurableError::Unfit(_)) => LedgerError::DurableDown(down),
         });
         let mut unmark = Vec::new();
         for item in claiming.open_mut() {
