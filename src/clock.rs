@@ -12,6 +12,27 @@ impl UnixMillis {
     pub fn seconds(self) -> u64 {
         self.0 / 1000
     }
+
+    /// RFC 3339, UTC, with milliseconds: `2026-08-10T12:00:00.000Z`.
+    pub fn rfc3339(self) -> String {
+        let (days, rest) = (self.seconds() / 86_400, self.seconds() % 86_400);
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", self.0 % 1000)
+    }
+}
+
+/// Year, month and day of a count of days since 1970-01-01, by the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Counted from 0000-03-01, a leap day is the last day of its year, and a 400-year era has a fixed length.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
 /// Where the wall time comes from; the fixed one is for checks that replay a recorded delivery.
@@ -42,4 +63,23 @@ pub fn monotonic() -> Instant {
 fn system_now() -> UnixMillis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     UnixMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        let table = [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_786_363_200_000, "2026-08-10T12:00:00.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ];
+        for (millis, text) in table {
+            assert_eq!(UnixMillis(millis).rfc3339(), text);
+        }
+    }
 }

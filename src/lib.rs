@@ -4,6 +4,7 @@
 pub mod admin; //     /metrics, /live, /ready and the event API
 pub mod clock; //     the only caller of the system clock
 pub mod config; //    what an operator writes, parsed into types that cannot be wrong
+pub mod demo; //      the main job in one command, shown and checked
 pub mod flow; //      the life of a request, in order
 pub mod gateway; //   builds every part from a Config, runs both listeners, drains
 pub mod ledger; //    keys, claims, verdicts, receipts

@@ -1,3 +1,9 @@
-//! The command line: run, check, keys, demo; exit codes.
+//! The command line: which command, and the exit code. What each does is in `cli`.
 
-fn main() {}
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

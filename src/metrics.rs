@@ -1,1 +1,320 @@
-//! Every metric: name, labels, help.
+//! Every metric: its name is written once, here, and its labels come from routes, providers and enums, never from a
+//! request. Rooms hold handles made here, so that counting costs an atomic add and no look-up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::ledger::durable::DurableError;
+use crate::ledger::hot::HotError;
+use crate::ledger::{Layer, Settlement};
+
+const ITEMS: &str = "umavez_items_total";
+const REQUESTS: &str = "umavez_requests_total";
+const DUPLICATES: &str = "umavez_duplicates_total";
+const CONFLICTS: &str = "umavez_conflicts_total";
+const UNSIGNED: &str = "umavez_unsigned_total";
+const OUTCOMES: &str = "umavez_outcomes_total";
+const SETTLEMENTS: &str = "umavez_settlements_total";
+const EXPOSED: &str = "umavez_exposed_total";
+const BYPASSED: &str = "umavez_bypassed_total";
+const LEASE_LOST: &str = "umavez_lease_lost_total";
+const UNSETTLED: &str = "umavez_unsettled";
+const IN_FLIGHT: &str = "umavez_in_flight";
+const HELD: &str = "umavez_held";
+const STORE_ERRORS: &str = "umavez_store_errors_total";
+const BREAKER_OPEN: &str = "umavez_hot_breaker_open";
+const SWEEPER_LAG: &str = "umavez_sweeper_lag_seconds";
+const SWEPT: &str = "umavez_swept_total";
+const REQUEST_DURATION: &str = "umavez_request_duration_seconds";
+const OWN_DURATION: &str = "umavez_own_duration_seconds";
+const UPSTREAM_DURATION: &str = "umavez_upstream_duration_seconds";
+const STORE_DURATION: &str = "umavez_store_duration_seconds";
+const PASSED: &str = "umavez_passed_total";
+const BUILD_INFO: &str = "umavez_build_info";
+
+/// Upper bounds of every latency histogram, in seconds.
+const BUCKETS: [f64; 16] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+/// Installs the recorder for this process and describes every metric.
+///
+/// # Errors
+/// When a recorder is installed already.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &BUCKETS)?
+        .install_recorder()?;
+    describe();
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Ok(handle)
+}
+
+fn describe() {
+    describe_counter!(ITEMS, "Items by route, provider and verdict.");
+    describe_counter!(REQUESTS, "Requests of dedup routes by class of answer.");
+    describe_counter!(DUPLICATES, "Duplicates by the layer that knew them.");
+    describe_counter!(CONFLICTS, "Duplicates whose bytes differ from those of the event that was processed.");
+    describe_counter!(UNSIGNED, "Requests whose signature was missing or wrong.");
+    describe_counter!(OUTCOMES, "What forwarding to the app came to.");
+    describe_counter!(SETTLEMENTS, "Claims ended, by how.");
+    describe_counter!(EXPOSED, "Items decided by the hot store alone while the durable store was away.");
+    describe_counter!(BYPASSED, "Items forwarded without dedup while both stores were away.");
+    describe_counter!(LEASE_LOST, "Settlements that came after their lease had lapsed.");
+    describe_gauge!(UNSETTLED, "Settlements that the durable store has not recorded yet.");
+    describe_gauge!(IN_FLIGHT, "Events that this node is busy with.");
+    describe_gauge!(HELD, "Events parked for a person.");
+    describe_counter!(STORE_ERRORS, "Store calls that gave no answer.");
+    describe_gauge!(BREAKER_OPEN, "1 while requests do not ask the hot store.");
+    describe_gauge!(SWEEPER_LAG, Unit::Seconds, "How long the oldest expired row is overdue for deletion.");
+    describe_counter!(SWEPT, "Expired rows deleted.");
+    describe_histogram!(REQUEST_DURATION, Unit::Seconds, "Whole requests of dedup routes.");
+    describe_histogram!(OWN_DURATION, Unit::Seconds, "The gateway's own share of a request.");
+    describe_histogram!(UPSTREAM_DURATION, Unit::Seconds, "The app's share of a request.");
+    describe_histogram!(STORE_DURATION, Unit::Seconds, "Calls to the stores.");
+    describe_counter!(PASSED, "Requests passed through without dedup, by what the app answered.");
+    describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
+}
+
+/// What a request of a dedup route was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Forwarded,
+    Replayed,
+    InFlight,
+    Unauthorized,
+    TooLarge,
+    Unavailable,
+    UpstreamError,
+    Held,
+    Refused,
+}
+
+impl Answer {
+    const ALL: [Self; 9] = [
+        Self::Forwarded,
+        Self::Replayed,
+        Self::InFlight,
+        Self::Unauthorized,
+        Self::TooLarge,
+        Self::Unavailable,
+        Self::UpstreamError,
+        Self::Held,
+        Self::Refused,
+    ];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Forwarded => "forwarded",
+            Self::Replayed => "replayed",
+            Self::InFlight => "in_flight",
+            Self::Unauthorized => "unauthorized",
+            Self::TooLarge => "too_large",
+            Self::Unavailable => "unavailable",
+            Self::UpstreamError => "upstream_error",
+            Self::Held => "held",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The verdict on one item, as it is counted and as the `Umavez` header tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    First,
+    Duplicate,
+    InFlight,
+    Held,
+    Keyless,
+    Unavailable,
+}
+
+impl Said {
+    const ALL: [Self; 6] =
+        [Self::First, Self::Duplicate, Self::InFlight, Self::Held, Self::Keyless, Self::Unavailable];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Duplicate => "duplicate",
+            Self::InFlight => "in_flight",
+            Self::Held => "held",
+            Self::Keyless => "keyless",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// One route's handles.
+#[derive(Clone, Debug)]
+pub struct Route {
+    items: [Counter; Said::ALL.len()],
+    requests: [Counter; Answer::ALL.len()],
+    duplicates: [Counter; 3],
+    pub conflicts: Counter,
+    pub unsigned: Counter,
+    pub answered: Counter,
+    pub never_sent: Counter,
+    pub unknown: Counter,
+    settlements: [Counter; 3],
+    pub exposed: Counter,
+    pub bypassed: Counter,
+    pub lease_lost: Counter,
+    pub whole: Histogram,
+    pub own: Histogram,
+    pub upstream: Histogram,
+}
+
+impl Route {
+    /// Registers every series of the route, so that each is there from the start with 0.
+    pub fn new(name: &Arc<str>, provider: &str) -> Self {
+        let route = || name.to_string();
+        let provider = provider.to_owned();
+        Self {
+            items: Said::ALL.map(|said| {
+                counter!(ITEMS, "route" => route(), "provider" => provider.clone(), "verdict" => said.label())
+            }),
+            requests: Answer::ALL
+                .map(|answer| counter!(REQUESTS, "route" => route(), "answer" => answer.label())),
+            duplicates: [Layer::Hot, Layer::Durable, Layer::Waited]
+                .map(|layer| counter!(DUPLICATES, "route" => route(), "layer" => layer.label())),
+            conflicts: counter!(CONFLICTS, "route" => route()),
+            unsigned: counter!(UNSIGNED, "route" => route()),
+            answered: counter!(OUTCOMES, "route" => route(), "outcome" => "answered"),
+            never_sent: counter!(OUTCOMES, "route" => route(), "outcome" => "never_sent"),
+            unknown: counter!(OUTCOMES, "route" => route(), "outcome" => "unknown"),
+            settlements: ["commit", "release", "hold"]
+                .map(|settlement| counter!(SETTLEMENTS, "route" => route(), "settlement" => settlement)),
+            exposed: counter!(EXPOSED, "route" => route()),
+            bypassed: counter!(BYPASSED, "route" => route()),
+            lease_lost: counter!(LEASE_LOST, "route" => route()),
+            whole: histogram!(REQUEST_DURATION, "route" => route()),
+            own: histogram!(OWN_DURATION, "route" => route()),
+            upstream: histogram!(UPSTREAM_DURATION, "route" => route()),
+        }
+    }
+
+    pub fn items(&self, said: Said, count: usize) {
+        let index = Said::ALL.iter().position(|each| *each == said).expect("ALL lists every verdict");
+        self.items[index].increment(wide(count));
+    }
+
+    pub fn request(&self, answer: Answer) {
+        let index = Answer::ALL.iter().position(|each| *each == answer).expect("ALL lists every answer");
+        self.requests[index].increment(1);
+    }
+
+    pub fn duplicate(&self, layer: Layer) {
+        let index = match layer {
+            Layer::Hot => 0,
+            Layer::Durable => 1,
+            Layer::Waited => 2,
+        };
+        self.duplicates[index].increment(1);
+    }
+
+    pub fn settled(&self, settlement: &Settlement, count: usize) {
+        let index = match settlement {
+            Settlement::Commit(_) => 0,
+            Settlement::Release => 1,
+            Settlement::Hold => 2,
+        };
+        self.settlements[index].increment(wide(count));
+    }
+}
+
+/// The stores' handles.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    hot_errors: Counter,
+    durable_errors: Counter,
+    hot: Histogram,
+    durable: Histogram,
+    unsettled: Gauge,
+    in_flight: Gauge,
+    held: Gauge,
+    breaker_open: Gauge,
+    sweeper_lag: Gauge,
+    swept: Counter,
+}
+
+impl Stores {
+    pub fn new() -> Self {
+        Self {
+            hot_errors: counter!(STORE_ERRORS, "store" => "hot"),
+            durable_errors: counter!(STORE_ERRORS, "store" => "durable"),
+            hot: histogram!(STORE_DURATION, "store" => "hot"),
+            durable: histogram!(STORE_DURATION, "store" => "durable"),
+            unsettled: gauge!(UNSETTLED),
+            in_flight: gauge!(IN_FLIGHT),
+            held: gauge!(HELD),
+            breaker_open: gauge!(BREAKER_OPEN),
+            sweeper_lag: gauge!(SWEEPER_LAG),
+            swept: counter!(SWEPT),
+        }
+    }
+
+    pub fn hot_took(&self, took: Duration) {
+        self.hot.record(took);
+    }
+
+    pub fn durable_took(&self, took: Duration) {
+        self.durable.record(took);
+    }
+
+    /// Counts a failure; the breaker's own refusals are no news and only counted.
+    pub fn hot_failed(&self, error: &HotError) {
+        self.hot_errors.increment(1);
+        tracing::debug!(error = error as &dyn std::error::Error, "the hot store gave no answer");
+    }
+
+    pub fn durable_failed(&self, error: &DurableError) {
+        self.durable_errors.increment(1);
+        tracing::debug!(error = error as &dyn std::error::Error, "the durable store gave no answer");
+    }
+
+    /// What is read when Prometheus asks.
+    pub fn sample(&self, unsettled: usize, in_flight: usize, breaker_open: bool) {
+        self.unsettled.set(float(unsettled));
+        self.in_flight.set(float(in_flight));
+        self.breaker_open.set(if breaker_open { 1.0 } else { 0.0 });
+    }
+
+    pub fn swept(&self, deleted: u64, lag: Duration) {
+        self.swept.increment(deleted);
+        self.sweeper_lag.set(lag.as_secs_f64());
+    }
+
+    pub fn held(&self, events: usize) {
+        self.held.set(float(events));
+    }
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Counts a request that was passed through without dedup.
+pub fn passed(status: http::StatusCode) {
+    let class = match status.as_u16() {
+        100..200 => "1xx",
+        200..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        _ => "5xx",
+    };
+    counter!(PASSED, "answer" => class).increment(1);
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn float(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::MAX, f64::from)
+}

@@ -1,1 +1,100 @@
-//! /metrics, /live, /ready and the event API.
+//! The admin listener: /metrics, /live, /ready and the event API. Never the public listener's business.
+
+mod events;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Secret;
+use crate::flow::Flow;
+use crate::ledger::Ledger;
+use crate::ledger::hot::BreakerState;
+use crate::metrics::Stores;
+
+const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// What the admin listener answers from.
+pub struct Admin {
+    pub ledger: Ledger,
+    /// For replays.
+    pub flow: Flow,
+    pub prometheus: PrometheusHandle,
+    pub stores: Stores,
+    /// Set on a listener that isn't loopback; asked for everything but /live and /ready.
+    pub token: Option<Secret>,
+    /// Cancelled when the gateway drains.
+    pub draining: CancellationToken,
+}
+
+impl Admin {
+    /// Answers one request of the admin listener.
+    pub async fn receive<B>(self: Arc<Self>, request: Request<B>, peer: SocketAddr) -> Response<Bytes> {
+        let path = request.uri().path();
+        if !matches!(path, "/live" | "/ready") && !self.allows(&request) {
+            let mut answer = json(StatusCode::UNAUTHORIZED, &serde_json::json!({"error": "a bearer token is needed"}));
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return answer;
+        }
+        match (request.method(), path) {
+            (&Method::GET, "/live") => json(StatusCode::OK, &serde_json::json!({"live": true})),
+            (&Method::GET, "/ready") => self.ready().await,
+            (&Method::GET, "/metrics") => self.metrics(),
+            (&Method::GET, "/events") => self.show(&request).await,
+            (&Method::GET, "/events/held") => self.held(&request).await,
+            (&Method::GET, "/actions") => self.actions(&request).await,
+            (&Method::POST, "/events/replay") => self.replay(&request, peer).await,
+            (&Method::POST, path) => match events::override_of(path) {
+                Some(change) => self.change(&request, change, peer).await,
+                None => unknown(),
+            },
+            _ => unknown(),
+        }
+    }
+
+    /// Compared in constant time: the answer's delay tells nothing about the token.
+    fn allows<B>(&self, request: &Request<B>) -> bool {
+        let Some(token) = &self.token else { return true };
+        let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        given.is_some_and(|given| {
+            let hash = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes);
+            let (given, right) = (hash(given), hash(token.expose().as_bytes()));
+            given.as_ref().iter().zip(right.as_ref()).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+        })
+    }
+
+    async fn ready(&self) -> Response<Bytes> {
+        let draining = self.draining.is_cancelled();
+        let durable = self.ledger.durable().ping().await.is_ok();
+        let hot = self.ledger.hot().breaker_state() == BreakerState::Closed;
+        // The hot store may rest: the durable store decides alone, so the node still serves.
+        let status = if durable && !draining { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        json(status, &serde_json::json!({"ready": status.is_success(), "draining": draining, "durable": durable, "hot": hot}))
+    }
+
+    fn metrics(&self) -> Response<Bytes> {
+        let resting = self.ledger.hot().breaker_state() == BreakerState::Open;
+        self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), resting);
+        let mut answer = Response::new(Bytes::from(self.prometheus.render()));
+        answer.headers_mut().insert(CONTENT_TYPE, PLAIN);
+        answer
+    }
+}
+
+fn unknown() -> Response<Bytes> {
+    let known = ["/live", "/ready", "/metrics", "/events", "/events/held", "/actions"];
+    json(StatusCode::NOT_FOUND, &serde_json::json!({"error": "no such page", "pages": known}))
+}
+
+fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
+    let mut answer = Response::new(Bytes::from(format!("{body}\n")));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, JSON);
+    answer
+}

@@ -1,10 +1,34 @@
-//! What an operator writes, parsed into types that cannot be wrong.
+//! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
+//! problem is told at once, with its place and its mend.
+
+mod embedded;
+mod fields;
+mod load;
+mod pattern;
+mod problem;
+mod providers;
+mod route;
+mod secret;
+mod sections;
+mod source;
+mod status;
+mod target;
+mod units;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use embedded::WithoutFile;
+pub use fields::FIELDS;
+pub use pattern::{RoutePath, Scope};
+pub use problem::{ConfigErrors, Fault, Place, Problem, Warning};
+pub use secret::Secret;
+pub use status::StatusSet;
+pub use target::Target;
+pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::ledger::Terms;
 use crate::providers::{ItemRules, Provider};
@@ -19,6 +43,30 @@ pub struct Config {
     pub upstream: Option<Target>,
     pub routes: Vec<Arc<RouteConfig>>,
     pub limits: Limits,
+    pub log: Log,
+}
+
+/// How to log. `UMAVEZ_LOG` in the environment stands before `level`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub format: LogFormat,
+    /// A filter as `tracing` reads it: `info`, `umavez=debug,warn`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, level: "info".to_owned() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text where stderr is a terminal, else JSON.
+    #[default]
+    Auto,
+    Text,
+    Json,
 }
 
 #[derive(Clone, Debug)]
@@ -67,17 +115,6 @@ pub struct PostgresConfig {
     pub connections_max: u32,
     /// How long one statement may take before the store counts as unreachable; default 5 s.
     pub timeout: Duration,
-}
-
-/// An app's base URL: scheme and authority, and a path prefix put before the request's path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub scheme: http::uri::Scheme,
-    pub authority: http::uri::Authority,
-    /// Without a trailing slash; empty for none.
-    pub prefix: String,
-    /// True where the URL was written `h2c://` or `h2://`: HTTP/2 with prior knowledge.
-    pub http2: bool,
 }
 
 /// Bounds of the public listener and the durable store's queue.
@@ -161,28 +198,6 @@ pub enum DuplicateAnswer {
     Receipt,
     /// Always this.
     Fixed { status: http::StatusCode, content_type: Option<String>, body: bytes::Bytes },
-}
-
-/// Which statuses of the app mean that the event is done; default 200-299.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusSet(pub Vec<std::ops::RangeInclusive<u16>>);
-
-/// A route's path pattern: `{name}` matches one segment, `{*rest}` the rest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RoutePath(pub String);
-
-/// A scope with `{name}` placeholders for path parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope(pub String);
-
-/// Text that is never printed.
-#[derive(Clone)]
-pub struct Secret(pub Arc<str>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// What the environment gave, for `${NAME}`.

@@ -1,1 +1,233 @@
-//! The life of a request, in order.
+//! The life of a request, in order. Only this room orders steps.
+
+mod answer;
+pub mod body;
+mod forward;
+mod pass;
+mod plan;
+mod prepared;
+mod proxy;
+mod resubmit;
+mod route;
+mod settle;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use crate::clock::{Clock, monotonic};
+use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
+use crate::ledger::Ledger;
+use crate::listen::Slot;
+use crate::metrics;
+use crate::upstream::headers::{self, Caller};
+use crate::upstream::{Body, Outcome, Upstream, public_url};
+use answer::Refusal;
+use proxy::{Done, Work};
+pub use resubmit::{Resubmit, ResubmitError};
+pub use pass::Tunnels;
+pub use prepared::{Found, Route, RouteError, Routes};
+pub use route::{RouteConflict, RouteTable};
+
+/// One serving thread's flow: the routes all threads share, and its own connections.
+#[derive(Clone)]
+pub struct Flow {
+    ledger: Ledger,
+    upstream: Arc<Upstream>,
+    shared: Arc<Shared>,
+    /// What outlives a request's connection: drain waits for it.
+    tunnels: Tunnels,
+}
+
+/// What all serving threads share.
+#[derive(Debug)]
+pub struct Shared {
+    pub routes: Routes,
+    /// Where what matches no route goes.
+    pub default: Option<Target>,
+    pub limits: Limits,
+    pub clock: Clock,
+}
+
+/// A request of a dedup route that has arrived whole.
+#[derive(Clone, Debug)]
+struct Arrived {
+    request: Request<Bytes>,
+    /// The body to read items from: the request's, less any `Content-Encoding`.
+    decoded: Bytes,
+    /// The URL that the provider called.
+    url: String,
+    path_params: Vec<(String, String)>,
+    caller: Caller,
+}
+
+impl Flow {
+    pub fn new(ledger: Ledger, upstream: Upstream, shared: Arc<Shared>, tunnels: Tunnels) -> Self {
+        Self { ledger, upstream: Arc::new(upstream), shared, tunnels }
+    }
+
+    /// Answers one request, whatever becomes of it.
+    pub async fn receive(&self, request: Request<Incoming>, caller: Caller, slot: Slot) -> Response<Body> {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+        let found = self.shared.routes.find(request.method(), host, request.uri().path());
+        match found {
+            Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
+            Found::PassThrough(target) => self.pass(Some(&target), request, caller, slot).await,
+            Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
+        }
+    }
+
+    async fn pass(
+        &self,
+        target: Option<&Target>,
+        request: Request<Incoming>,
+        caller: Caller,
+        slot: Slot,
+    ) -> Response<Body> {
+        let Some(target) = target else {
+            let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
+            return answer.map(Body::from);
+        };
+        let answer = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot).await;
+        metrics::passed(answer.status());
+        answer
+    }
+
+    /// A dedup route: reads, verifies and understands the request, then hands it to a task that runs to its end.
+    async fn once(
+        &self,
+        route: Arc<Route>,
+        path_params: Vec<(String, String)>,
+        request: Request<Incoming>,
+        caller: Caller,
+    ) -> Response<Body> {
+        let began = monotonic();
+        let done = match self.arrive(&route, path_params, request, caller).await {
+            Err(refusal) => refused(&refusal),
+            Ok(work) => self.to_the_end(work).await,
+        };
+        route.metrics.request(done.class);
+        let took = began.elapsed();
+        let own = took.saturating_sub(done.elsewhere);
+        route.metrics.whole.record(took);
+        route.metrics.own.record(own);
+        tracing::info!(
+            target: "umavez::request",
+            route = &*route.config.name,
+            verdict = done.said,
+            answer = done.class.label(),
+            status = done.answer.status().as_u16(),
+            key = done.key,
+            attempt = (done.attempt > 0).then_some(done.attempt),
+            own_us = micros(own),
+            total_us = micros(took),
+            "request"
+        );
+        done.answer.map(Body::from)
+    }
+
+    /// Everything before the first claim: nothing here touches a store.
+    async fn arrive(
+        &self,
+        route: &Arc<Route>,
+        path_params: Vec<(String, String)>,
+        request: Request<Incoming>,
+        caller: Caller,
+    ) -> Result<Work, Refusal> {
+        let config = &*route.config;
+        let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
+        let (mut parts, incoming) = request.into_parts();
+        headers::drop_reserved(&mut parts.headers);
+        let raw = body::read(incoming, config.body_limit, self.shared.limits.body_timeout)
+            .await
+            .map_err(refusal)?;
+        let decoded = match body::decoded(&parts.headers, &raw, config.body_limit) {
+            Ok(decoded) => decoded,
+            Err(body::BodyError::TooLarge(limit)) => return Err(Refusal::TooLarge(limit)),
+            // What can't be decoded isn't understood: it passes, keyless.
+            Err(body::BodyError::Timeout(_) | body::BodyError::Broken(_) | body::BodyError::NotUnderstood) => {
+                raw.clone()
+            }
+        };
+        let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
+        route.verify(&arrived, self.shared.clock.now()).map_err(|bad| {
+            route.metrics.unsigned.increment(1);
+            tracing::warn!(route = %config.name, error = %bad, "refused: unsigned");
+            Refusal::Unsigned {
+                answer: match config.on_unsigned {
+                    OnUnsigned::Unauthorized => StatusCode::UNAUTHORIZED,
+                    OnUnsigned::AcceptAndDrop => StatusCode::OK,
+                },
+            }
+        })?;
+        let items = route.items(&arrived);
+        Ok(Work { route: Arc::clone(route), arrived, items })
+    }
+
+    /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
+    /// hangs up.
+    async fn to_the_end(&self, work: Work) -> Done {
+        let flow = self.clone();
+        match self.tunnels.tracker.spawn(async move { flow.proxy(work).await }).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "a request's task ended early");
+                refused(&Refusal::Stopping)
+            }
+        }
+    }
+
+    async fn send(&self, config: &RouteConfig, request: Request<Bytes>) -> Outcome {
+        let longest = self.shared.limits.answer_bytes_max;
+        match self.upstream.forward(&config.upstream, request, config.timeout, longest).await {
+            Outcome::Answered(mut answer) => {
+                headers::to_sender(answer.headers_mut());
+                headers::drop_reserved(answer.headers_mut());
+                Outcome::Answered(answer)
+            }
+            failed @ (Outcome::NeverSent(_) | Outcome::Unknown(_)) => failed,
+        }
+    }
+}
+
+impl Arrived {
+    /// What the provider's rules look at.
+    fn delivery(&self) -> crate::providers::Delivery<'_> {
+        crate::providers::Delivery {
+            method: self.request.method(),
+            url: &self.url,
+            headers: self.request.headers(),
+            path_params: &self.path_params,
+            raw_body: self.request.body(),
+            body: &self.decoded,
+        }
+    }
+}
+
+fn refusal(error: body::BodyError) -> Refusal {
+    match error {
+        body::BodyError::TooLarge(limit) => Refusal::TooLarge(limit),
+        body::BodyError::Timeout(patience) => Refusal::TooSlow(patience),
+        body::BodyError::Broken(_) | body::BodyError::NotUnderstood => Refusal::Broken,
+    }
+}
+
+fn refused(refusal: &Refusal) -> Done {
+    Done {
+        answer: refusal.answer(),
+        class: refusal.class(),
+        said: refusal.said(),
+        key: None,
+        attempt: 0,
+        elsewhere: Duration::ZERO,
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

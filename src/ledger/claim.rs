@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
+use super::in_flight::Seat;
 use crate::clock::UnixMillis;
 
 /// Longest key text that appears as itself in the hot store, in bytes; longer ones appear as their digest.
@@ -72,6 +73,15 @@ impl EventKey {
     /// The text form, for people: may hold what a provider calls personal; logs show the digest instead.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The text where it is short and plain, else `#` and the digest: fit for a header or a log.
+    pub fn readable(&self) -> std::borrow::Cow<'_, str> {
+        if self.text.len() <= READABLE_TEXT_MAX && self.text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            std::borrow::Cow::Borrowed(&self.text)
+        } else {
+            std::borrow::Cow::Owned(format!("#{}", self.digest))
+        }
     }
 
     /// What the stores compare.
@@ -209,6 +219,7 @@ pub struct Claim {
     pub(super) fence: Fence,
     pub(super) attempt: u32,
     pub(super) terms: Terms,
+    pub(super) route: Arc<str>,
     pub(super) fingerprint: Fingerprint,
     /// How long before `taken` the event was first claimed, by the durable store's clock.
     pub(super) age: Duration,
@@ -217,6 +228,8 @@ pub struct Claim {
     pub(super) payload: Option<u128>,
     /// False where only the hot store holds the claim (`on_durable_down = "hot_only"`).
     pub(super) durable: bool,
+    /// Where copies on this node wait for the end.
+    pub(super) seat: Seat,
 }
 
 impl Claim {
@@ -227,6 +240,11 @@ impl Claim {
     /// 1 for the first forward of the event, then 2, 3, …
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// False where only the hot store holds it: what that store forgets may happen twice.
+    pub fn is_durable(&self) -> bool {
+        self.durable
     }
 }
 

@@ -1,10 +1,435 @@
-//! Keys, claims, verdicts and receipts across both stores. Knows no HTTP server, route or provider.
+//! The ledger: keys, claims, verdicts and receipts across both stores. Knows no HTTP server, route or provider.
+//!
+//! The order of a claim: a seat among this node's requests, then the hot store for all keys in one round trip, then
+//! the durable store for whatever the hot store doesn't know as done. The durable store decides; the hot store may
+//! make the answer sooner, never different.
 
+mod background;
 mod claim;
 pub mod durable;
 pub mod hot;
+mod in_flight;
+mod settle;
+mod wait;
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::{Clock, monotonic};
+use crate::metrics::Stores;
+use background::Background;
 pub use claim::{
     Claim, Digest, EventKey, Fence, Fingerprint, Layer, OnUnknown, Payload, READABLE_TEXT_MAX, Receipt,
     Settlement, Terms,
 };
+use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
+use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
+use in_flight::{Ended, InFlight, Place, Seat};
+pub use settle::Landed;
+pub use wait::{Waited, Waiter};
+
+/// One item to claim.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub key: EventKey,
+    pub fingerprint: Fingerprint,
+}
+
+/// On what conditions a request's items are claimed.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// The route's name, kept with the event for people.
+    pub route: Arc<str>,
+    pub terms: Terms,
+    pub without_durable: WithoutDurable,
+    /// The request to store with the claims; present exactly where `terms.on_unknown` is `Hold`.
+    pub payload: Option<Arc<Payload>>,
+}
+
+/// What may happen while the durable store can't be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WithoutDurable {
+    /// Nothing: the items are `Unavailable`.
+    #[default]
+    Refuse,
+    /// The hot store alone decides; its claims are exposed to what it forgets.
+    HotOnly,
+}
+
+/// What claiming said of one item.
+#[derive(Debug)]
+pub enum Verdict {
+    First(Claim),
+    Duplicate {
+        receipt: Arc<Receipt>,
+        layer: Layer,
+        /// Set where the item's bytes differ from those that were processed: the fingerprint of those.
+        conflict: Option<Fingerprint>,
+    },
+    /// In flight elsewhere, on this node or another; [`Ledger::wait`] hears how it ends.
+    InFlight(Waiter),
+    /// Parked for a person.
+    Held,
+    /// No verdict was possible: an error is not a verdict.
+    Unavailable(Arc<LedgerError>),
+}
+
+/// Why there is no verdict.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    #[error("the durable store cannot be reached")]
+    DurableDown(#[source] DurableError),
+    #[error("too many writes wait for the durable store")]
+    Full,
+}
+
+/// One serving thread's handle on the ledger.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    hot: Hot,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    durable: Durable,
+    in_flight: Arc<InFlight>,
+    background: Background,
+    clock: Clock,
+    metrics: Stores,
+    /// Cancelled when the background has ended, after `stop`.
+    flushed: CancellationToken,
+}
+
+impl Ledger {
+    /// Joins the two stores. `pushes` are the digests that other nodes say they settled; background settling runs on
+    /// the calling runtime until `stop`, and is waited for through `tracker`.
+    pub fn new(
+        (hot, mut pushes): (Hot, tokio::sync::mpsc::Receiver<Digest>),
+        durable: Durable,
+        clock: Clock,
+        metrics: Stores,
+        (tracker, stop): (&TaskTracker, &CancellationToken),
+    ) -> Self {
+        let in_flight = InFlight::new();
+        let (background, work) = Background::new();
+        let flushed = CancellationToken::new();
+        let shared =
+            Arc::new(Shared { durable, in_flight, background, clock, metrics, flushed: flushed.clone() });
+        let ledger = Self { hot, shared };
+        let work = work.run(ledger.clone(), stop.clone());
+        tracker.spawn(async move {
+            work.await;
+            flushed.cancel();
+        });
+        let rung = Arc::clone(&ledger.shared.in_flight);
+        let stop = stop.clone();
+        tracker.spawn(async move {
+            while let Some(Some(digest)) = stop.run_until_cancelled(pushes.recv()).await {
+                rung.ring(digest);
+            }
+        });
+        ledger
+    }
+
+    /// A handle whose hot connection belongs to the calling thread's runtime.
+    pub async fn on_this_worker(&self) -> Self {
+        Self { hot: self.hot.on_this_worker().await, shared: Arc::clone(&self.shared) }
+    }
+
+    /// The durable store, for the event API and the sweeper.
+    pub fn durable(&self) -> &Durable {
+        &self.shared.durable
+    }
+
+    /// The hot store, for health and the event API.
+    pub fn hot(&self) -> &Hot {
+        &self.hot
+    }
+
+    /// Events that this node is busy with.
+    pub fn in_flight(&self) -> usize {
+        self.shared.in_flight.len()
+    }
+
+    /// Settlements that the durable store has not recorded yet.
+    pub fn unsettled(&self) -> usize {
+        self.shared.background.waiting()
+    }
+
+    /// Waits until the background has ended, after `stop`: every settlement is recorded or given up.
+    pub async fn flushed(&self) {
+        self.shared.flushed.cancelled().await;
+    }
+
+    /// A person's decision about an event: recorded, and the hot store forgets what it knew.
+    ///
+    /// # Errors
+    /// When the durable store gives no answer: then nothing was changed.
+    pub async fn change(
+        &self,
+        record: &Record,
+        to: Override,
+        actor: &str,
+    ) -> Result<Option<(State, Option<State>)>, DurableError> {
+        let changed = self.shared.durable.change(record.digest, to, actor).await?;
+        if let Err(error) = self.hot.forget(&EventKey::from_text(&*record.key)).await {
+            self.shared.metrics.hot_failed(&error);
+        }
+        Ok(changed)
+    }
+
+    /// Keeps the fingerprint of a copy that differs from the event processed under its key, for people.
+    pub fn note_conflict(&self, ask: &Ask) {
+        self.shared.durable.note_conflict(ask.key.digest(), ask.fingerprint);
+    }
+
+    /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
+    pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
+        let mut claiming = Claiming::sit(&self.shared.in_flight, asks);
+        self.ask_hot(&mut claiming, on).await;
+        self.ask_durable(&mut claiming, on).await;
+        claiming.verdicts()
+    }
+
+    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions) {
+        let mark_ttl = on.terms.lease.min(on.terms.hot_ttl);
+        let asks: Vec<HotAsk> = claiming
+            .open()
+            .map(|item| HotAsk { key: item.ask.key.clone(), fence: item.fence, mark_ttl })
+            .collect();
+        if asks.is_empty() {
+            return;
+        }
+        let began = monotonic();
+        let said = self.hot.claim(&asks).await;
+        self.shared.metrics.hot_took(began.elapsed());
+        match said {
+            Ok(seen) => {
+                for (item, seen) in claiming.open_mut().zip(seen) {
+                    item.hot(seen);
+                }
+            }
+            Err(error) => self.shared.metrics.hot_failed(&error),
+        }
+        // A receipt that was too long for the hot store is the durable store's to give.
+        for item in claiming.items.iter_mut().filter(|item| item.receipt_elsewhere) {
+            let receipt = match self.shared.durable.peek(vec![item.ask.key.digest()]).await {
+                Ok(mut seen) => match seen.pop().flatten() {
+                    Some(Seen::Done { receipt, .. }) => receipt,
+                    Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held) | None => {
+                        settle::empty_receipt(self.shared.clock.now())
+                    }
+                },
+                Err(_) => settle::empty_receipt(self.shared.clock.now()),
+            };
+            item.done(Arc::new(receipt), Layer::Hot, None);
+        }
+    }
+
+    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions) {
+        let asks: Vec<ClaimAsk> = claiming
+            .open()
+            .map(|item| ClaimAsk {
+                key: item.ask.key.clone(),
+                route: Arc::clone(&on.route),
+                fence: item.fence,
+                lease: on.terms.lease,
+                durable_ttl: on.terms.durable_ttl,
+                on_unknown: on.terms.on_unknown,
+                fingerprint: item.ask.fingerprint,
+                payload: on.payload.clone(),
+            })
+            .collect();
+        if asks.is_empty() {
+            return;
+        }
+        let began = monotonic();
+        let said = self.shared.durable.claim(asks).await;
+        self.shared.metrics.durable_took(began.elapsed());
+        match said {
+            Ok(seen) => {
+                let mut warm = Vec::new();
+                for (item, seen) in claiming.open_mut().zip(seen) {
+                    warm.extend(item.decided(seen, on, began));
+                }
+                self.warm(warm).await;
+            }
+            Err(error) => {
+                self.shared.metrics.durable_failed(&error);
+                self.without_durable(claiming, on, error, began).await;
+            }
+        }
+    }
+
+    /// The durable store gave no answer: an error is not a verdict, and the route's policy decides.
+    async fn without_durable(
+        &self,
+        claiming: &mut Claiming,
+        on: &Conditions,
+        error: DurableError,
+        began: std::time::Instant,
+    ) {
+        let error = Arc::new(match error {
+            DurableError::Full => LedgerError::Full,
+            other => LedgerError::DurableDown(other),
+        });
+        let mut unmark = Vec::new();
+        for item in claiming.open_mut() {
+            match (on.without_durable, &item.hot_said) {
+                (WithoutDurable::HotOnly, Some(HotSeen::Claimed)) => item.first(1, Duration::ZERO, on, began, false),
+                (WithoutDurable::HotOnly, Some(HotSeen::Processing)) => item.in_flight(),
+                (WithoutDurable::HotOnly, Some(HotSeen::Done(_)) | None) | (WithoutDurable::Refuse, _) => {
+                    if item.hot_said == Some(HotSeen::Claimed) {
+                        unmark.push((item.ask.key.clone(), item.fence));
+                    }
+                    // It may have been written before the connection broke: then nobody owns that claim.
+                    self.shared.background.abandon(&item.ask.key, item.fence, on);
+                    item.unavailable(Arc::clone(&error));
+                }
+            }
+        }
+        if !unmark.is_empty()
+            && let Err(error) = self.hot.release(unmark).await
+        {
+            self.shared.metrics.hot_failed(&error);
+        }
+    }
+
+    /// Tells the hot store what the durable store knew and it didn't.
+    async fn warm(&self, done: Vec<HotDone>) {
+        if !done.is_empty()
+            && let Err(error) = self.hot.done(done).await
+        {
+            self.shared.metrics.hot_failed(&error);
+        }
+    }
+}
+
+/// A request's items on their way to their verdicts.
+struct Claiming {
+    items: Vec<Item>,
+}
+
+struct Item {
+    ask: Ask,
+    fence: Fence,
+    seat: Option<Seat>,
+    hot_said: Option<HotSeen>,
+    receipt_elsewhere: bool,
+    verdict: Option<Verdict>,
+}
+
+impl Claiming {
+    fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
+        let items = asks.into_iter().map(|ask| {
+            let mut item = Item {
+                fence: Fence::draw(),
+                seat: None,
+                hot_said: None,
+                receipt_elsewhere: false,
+                verdict: None,
+                ask,
+            };
+            match in_flight.sit(item.ask.key.digest()) {
+                Place::Seat(seat) => item.seat = Some(seat),
+                Place::Queue(hear) => {
+                    item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
+                }
+            }
+            item
+        });
+        Self { items: items.collect() }
+    }
+
+    /// The items that have no verdict yet.
+    fn open(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
+    }
+
+    fn open_mut(&mut self) -> impl Iterator<Item = &mut Item> {
+        self.items.iter_mut().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
+    }
+
+    fn verdicts(self) -> Vec<Verdict> {
+        self.items.into_iter().map(|item| item.verdict.expect("every open item was decided")).collect()
+    }
+}
+
+impl Item {
+    fn hot(&mut self, seen: HotSeen) {
+        if let HotSeen::Done(Done { fingerprint, receipt }) = seen {
+            match receipt {
+                Some(receipt) => self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint)),
+                None => self.receipt_elsewhere = true,
+            }
+        } else {
+            self.hot_said = Some(seen);
+        }
+    }
+
+    /// Takes the durable store's word; returns what the hot store should learn from it.
+    fn decided(&mut self, seen: Seen, on: &Conditions, began: std::time::Instant) -> Option<HotDone> {
+        match seen {
+            Seen::Claimed { attempt, age } => self.first(attempt, age, on, began, true),
+            Seen::Processing { .. } => self.in_flight(),
+            Seen::Held => self.held(),
+            Seen::Done { receipt, age, fingerprint } => {
+                let ttl = on.terms.hot_ttl.saturating_sub(age);
+                let warm = (!ttl.is_zero()).then(|| HotDone {
+                    key: self.ask.key.clone(),
+                    done: Done { fingerprint, receipt: Some(receipt.clone()) },
+                    ttl,
+                });
+                self.done(Arc::new(receipt), Layer::Durable, Some(fingerprint));
+                return warm;
+            }
+        }
+        None
+    }
+
+    fn first(&mut self, attempt: u32, age: Duration, on: &Conditions, began: std::time::Instant, durable: bool) {
+        let seat = self.seat.take().expect("only a seated item is asked for");
+        self.verdict = Some(Verdict::First(Claim {
+            key: self.ask.key.clone(),
+            fence: self.fence,
+            attempt,
+            terms: on.terms,
+            route: Arc::clone(&on.route),
+            fingerprint: self.ask.fingerprint,
+            age,
+            taken: began,
+            payload: on.payload.as_ref().map(|payload| payload.id),
+            durable,
+            seat,
+        }));
+    }
+
+    fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Option<Fingerprint>) {
+        let conflict = processed.filter(|processed| *processed != self.ask.fingerprint);
+        if let Some(seat) = self.seat.take() {
+            seat.leave(&Ended::Done(Arc::clone(&receipt), layer, processed));
+        }
+        self.verdict = Some(Verdict::Duplicate { receipt, layer, conflict });
+    }
+
+    fn in_flight(&mut self) {
+        let seat = self.seat.take().expect("only a seated item is asked for");
+        self.verdict = Some(Verdict::InFlight(Waiter::elsewhere(self.ask.clone(), seat)));
+    }
+
+    fn held(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            seat.leave(&Ended::Held);
+        }
+        self.verdict = Some(Verdict::Held);
+    }
+
+    fn unavailable(&mut self, error: Arc<LedgerError>) {
+        drop(self.seat.take());
+        self.verdict = Some(Verdict::Unavailable(error));
+    }
+}

@@ -1,1 +1,127 @@
-//! Accept loops and connection limits.
+//! The public side: accepts connections, speaks HTTP/1.1 and HTTP/2 on them, and bounds what each may cost.
+//! Knows no route: every request that makes sense goes to the handler it was given.
+
+mod admit;
+mod connection;
+mod socket;
+mod watch;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use socket::reuse_port_listeners;
+
+use crate::config::Limits;
+use crate::upstream::Body;
+
+/// How long to wait when the process may not open another socket.
+const OUT_OF_SOCKETS_PAUSE: Duration = Duration::from_millis(50);
+
+/// Whoever is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    pub secure: bool,
+    slot: Arc<OwnedSemaphorePermit>,
+}
+
+impl Peer {
+    /// The connection's place among those allowed, for who keeps it beyond HTTP (an upgrade).
+    pub fn slot(&self) -> Slot {
+        Slot(Arc::clone(&self.slot))
+    }
+}
+
+/// A place among the connections allowed; free again when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Slot(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+
+/// How many connections all listeners together may have.
+#[derive(Clone, Debug)]
+pub struct Slots(Arc<Semaphore>);
+
+impl Slots {
+    pub fn new(connections_max: usize) -> Self {
+        Self(Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))))
+    }
+}
+
+/// What a listener needs besides its socket.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    pub limits: Limits,
+    pub slots: Slots,
+    /// Cancelled when the gateway stops: no new connection, requests under way are finished.
+    pub shutdown: CancellationToken,
+    /// Drain waits for what is spawned here: connections, and streams of HTTP/2.
+    pub tracker: TaskTracker,
+}
+
+/// Answers requests. A panic in it ends its connection, not the loop.
+pub trait Handler: Clone + Send + Sync + 'static {
+    /// By value: the future outlives the call, and a clone is cheap.
+    fn handle(self, request: Request<Incoming>, peer: Peer) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Accepts connections until shutdown. Returns at once then; the tracker tells when the last one has ended.
+pub async fn serve<H: Handler>(listener: TcpListener, handler: H, listening: Listening) {
+    let listening = Arc::new(listening);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = listening.shutdown.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause_after(&error).await;
+                continue;
+            }
+        };
+        // Past the limit this one waits, and the rest wait in the kernel's backlog.
+        let slot = tokio::select! {
+            biased;
+            () = listening.shutdown.cancelled() => return,
+            slot = Arc::clone(&listening.slots.0).acquire_owned() => slot.expect("never closed"),
+        };
+        start(stream, address, slot, &handler, &listening);
+    }
+}
+
+fn start<H: Handler>(
+    stream: TcpStream,
+    address: SocketAddr,
+    slot: OwnedSemaphorePermit,
+    handler: &H,
+    listening: &Arc<Listening>,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection was gone before it began");
+        return;
+    }
+    let peer = Peer { address, secure: false, slot: Arc::new(slot) };
+    let connection = connection::drive(stream, peer, handler.clone(), Arc::clone(listening));
+    listening.tracker.spawn(connection);
+}
+
+/// A connection that died before we took it costs nothing; running out of sockets needs patience.
+async fn pause_after(error: &std::io::Error) {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted => {}
+        _ => {
+            tracing::warn!(%error, "no connection can be accepted");
+            tokio::time::sleep(OUT_OF_SOCKETS_PAUSE).await;
+        }
+    }
+}

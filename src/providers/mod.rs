@@ -22,7 +22,7 @@ pub use catalogue::UnknownProvider;
 pub use items::{Item, Items, Keyless, Part};
 pub use rules::{ItemRules, KeyRuleError};
 pub use schema::{Answer, Notes, Provider, Redact, SchemaError};
-pub use signature::Signature;
+pub use signature::{BadKey, BadSignature, CannotPrepare, CannotSign, Resign, Signature, Verifier};
 pub use tree::Unread;
 
 /// One delivery as it came, with its body decoded from any `Content-Encoding`.

@@ -1,31 +1,260 @@
 //! The app behind the gateway: a pooled HTTP client, and what an attempt to reach it meant. Knows no ledger.
+//! Follows no redirect, decodes nothing, and adds no header of its own.
 
+mod body;
+mod collect;
+mod connect;
+pub mod headers;
+mod outcome;
+mod pool;
+mod url;
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::header::HOST;
+use http::{HeaderValue, Request, Response, Version};
+use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
 
-/// What forwarding a request came to.
-#[derive(Debug)]
-pub enum Outcome {
-    /// A complete final answer.
-    Answered(Response<Bytes>),
-    /// Provably nothing of the request reached the app: the connection was refused, or never made.
-    NeverSent(UpstreamError),
-    /// The request may have been processed: it timed out, or the connection broke after it was (partly) sent, or the
-    /// answer broke off.
-    Unknown(UpstreamError),
+pub use body::{Body, BodyFault, Held};
+pub use connect::system_roots;
+pub use outcome::{Cause, Outcome, UpstreamError};
+pub use url::public_url;
+
+use crate::config::{Limits, Target};
+use body::Progress;
+use connect::Connector;
+use pool::{Connection, Lease, Pool};
+
+/// How long an app may take to begin its answer to a request that passes through.
+const FIRST_BYTE_MAX: Duration = Duration::from_secs(120);
+
+/// Longest pause within a body that passes through, in either direction.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// How often a request that was handed back unwritten is tried on another connection.
+const TRIES_MAX: usize = 3;
+
+/// One worker's connections to every app. Made on the worker's runtime.
+pub struct Upstream {
+    connector: Connector,
+    pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
 }
 
-/// Why there is no complete answer.
-#[derive(Debug, thiserror::Error)]
-pub enum UpstreamError {
-    #[error("the app did not accept a connection")]
-    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the app gave no complete answer within {0:?}")]
-    Timeout(Duration),
-    #[error("the connection to the app broke")]
-    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the app's answer is longer than {0} bytes")]
-    TooLong(usize),
+/// What makes two targets share connections; their prefixes may differ.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct PoolKey {
+    authority: http::uri::Authority,
+    secure: bool,
+    http2: bool,
+}
+
+/// A request that got no answer, and what is known about it.
+struct Failed {
+    error: UpstreamError,
+    never_sent: bool,
+}
+
+impl Failed {
+    fn never_sent(error: UpstreamError) -> Self {
+        Self { error, never_sent: true }
+    }
+
+    fn unknown(error: UpstreamError) -> Self {
+        Self { error, never_sent: false }
+    }
+}
+
+impl Upstream {
+    /// `tls` as from [`system_roots`]; without it only `http://` apps can be reached.
+    pub fn new(limits: &Limits, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
+        let connector = Connector { connect_timeout: limits.connect_timeout, tls, tasks: TaskTracker::new() };
+        Self { connector, pools: Mutex::default() }
+    }
+
+    /// Sends a request whose body is in hand and collects the whole answer, all within `timeout`. The caller has
+    /// made the headers fit ([`headers::to_app`]); the answer's are fit for the sender.
+    pub async fn forward(
+        &self,
+        target: &Target,
+        request: Request<Bytes>,
+        timeout: Duration,
+        answer_bytes_max: usize,
+    ) -> Outcome {
+        let (mut parts, bytes) = request.into_parts();
+        headers::set_length(&mut parts.headers, bytes.len());
+        let request = Request::from_parts(parts, Body::from(bytes));
+        // The two halves tell apart what a timeout met: before the first write nothing was sent.
+        let mut clock = pin!(tokio::time::sleep(timeout));
+        let mut sent = false;
+        let exchange = async {
+            let (answer, lease) = self.send(target, request, &mut sent).await?;
+            let (mut parts, incoming) = answer.into_parts();
+            let bytes = collect::collect(incoming, answer_bytes_max).await.map_err(Failed::unknown)?;
+            drop(lease);
+            fit_for_sender(&mut parts);
+            Ok::<_, Failed>(Response::from_parts(parts, bytes))
+        };
+        let result = tokio::select! {
+            biased;
+            result = exchange => result,
+            () = &mut clock => Err(Failed { error: UpstreamError::Timeout(timeout), never_sent: !sent }),
+        };
+        match result {
+            Ok(answer) => Outcome::Answered(answer),
+            Err(Failed { error, never_sent: true }) => Outcome::NeverSent(error),
+            Err(Failed { error, never_sent: false }) => Outcome::Unknown(error),
+        }
+    }
+
+    /// Passes a request of any size through and hands the answer on as it comes, in bounded memory. The whole has
+    /// no deadline, its parts have: connecting, the first byte of the answer, and each pause of either body.
+    pub async fn stream(
+        &self,
+        target: &Target,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, UpstreamError> {
+        let progress = Arc::new(Progress::new());
+        let watched = Arc::clone(&progress);
+        let request = request.map(|incoming| Body::watched(incoming, PAUSE_MAX, watched));
+        let mut sent = false;
+        let mut exchange = pin!(self.send(target, request, &mut sent));
+        let (answer, lease) = loop {
+            let due = tokio::time::Instant::from_std(progress.last() + FIRST_BYTE_MAX);
+            tokio::select! {
+                biased;
+                result = &mut exchange => break result.map_err(|failed| failed.error)?,
+                () = tokio::time::sleep_until(due) => {
+                    if tokio::time::Instant::from_std(progress.last() + FIRST_BYTE_MAX) <= due {
+                        return Err(UpstreamError::Timeout(FIRST_BYTE_MAX));
+                    }
+                }
+            }
+        };
+        let (mut parts, incoming) = answer.into_parts();
+        let upgrade = headers::upgrade(&parts.headers).filter(|_| is_switch(parts.status));
+        fit_for_sender(&mut parts);
+        if let Some(protocol) = upgrade {
+            headers::set_upgrade(&mut parts.headers, protocol);
+        }
+        let body = match lease {
+            Some(lease) => Body::leased(incoming, PAUSE_MAX, lease),
+            None => Body::stream(incoming, PAUSE_MAX),
+        };
+        Ok(Response::from_parts(parts, body))
+    }
+
+    /// Lets go of idle connections, before a stop.
+    pub fn close(&self) {
+        for pool in self.pools.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            pool.clear();
+        }
+    }
+
+    /// Sends a request on a kept or a new connection. It goes out at most once: another try follows only where
+    /// the connection handed the request back.
+    async fn send(
+        &self,
+        target: &Target,
+        mut request: Request<Body>,
+        sent: &mut bool,
+    ) -> Result<(Response<Incoming>, Option<Lease>), Failed> {
+        let pool = self.pool(target);
+        let asked = Asked { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let connection = self.connection(target, &pool, tries == TRIES_MAX).await;
+            let connection =
+                connection.map_err(|cause| Failed::never_sent(UpstreamError::Connect(cause)))?;
+            prepare(&mut request, target, &asked, connection.version())
+                .map_err(|cause| Failed::never_sent(UpstreamError::Broken(cause)))?;
+            *sent = true;
+            let fault = match connection.send(request).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            let error = UpstreamError::Broken(fault.error.into());
+            match fault.unsent {
+                Some(unsent) if tries < TRIES_MAX => {
+                    *sent = false;
+                    request = unsent;
+                }
+                Some(_) => return Err(Failed::never_sent(error)),
+                None => return Err(Failed::unknown(error)),
+            }
+        }
+    }
+
+    async fn connection(&self, target: &Target, pool: &Arc<Pool>, fresh: bool) -> Result<Connection, Cause> {
+        if !fresh {
+            if let Some(sender) = pool.shared() {
+                return Ok(Connection::Http2(sender));
+            }
+            if !target.http2
+                && let Some(lease) = pool.take().await
+            {
+                return Ok(Connection::Http1(lease));
+            }
+        }
+        if !target.http2 {
+            return self.connector.connect(target, pool).await;
+        }
+        let _making = pool.making.lock().await;
+        match pool.shared() {
+            Some(sender) if !fresh => Ok(Connection::Http2(sender)),
+            Some(_) | None => self.connector.connect(target, pool).await,
+        }
+    }
+
+    fn pool(&self, target: &Target) -> Arc<Pool> {
+        let key = PoolKey {
+            authority: target.authority.clone(),
+            secure: url::is_secure(target),
+            http2: target.http2,
+        };
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(pools.entry(key).or_default())
+    }
+}
+
+/// What the sender asked for, kept for another try.
+struct Asked {
+    uri: http::Uri,
+    host: Option<HeaderValue>,
+}
+
+/// Makes a request fit for the connection it goes out on: the app's path, and the sender's `Host`, which HTTP/2
+/// says as `:authority`.
+fn prepare(
+    request: &mut Request<Body>,
+    target: &Target,
+    asked: &Asked,
+    version: Version,
+) -> Result<(), Cause> {
+    *request.uri_mut() = url::app_uri(target, &asked.uri, asked.host.as_ref(), version)?;
+    *request.version_mut() = version;
+    if version == Version::HTTP_2 {
+        request.headers_mut().remove(HOST);
+    } else {
+        let host = match &asked.host {
+            Some(host) => host.clone(),
+            None => HeaderValue::from_str(target.authority.as_str())?,
+        };
+        request.headers_mut().insert(HOST, host);
+    }
+    Ok(())
+}
+
+fn fit_for_sender(parts: &mut http::response::Parts) {
+    headers::to_sender(&mut parts.headers);
+    parts.version = Version::HTTP_11; // the listener writes the version of its own connection
+}
+
+fn is_switch(status: http::StatusCode) -> bool {
+    status == http::StatusCode::SWITCHING_PROTOCOLS
 }

@@ -1,9 +1,32 @@
 //! The hot store: fast verdicts that may be forgotten at any moment. A hot `done` is written only after the
 //! durable store recorded it; everything else here is a hint. This door knows no route and no request.
 
+mod breaker;
+mod memory;
+mod redis;
+mod value;
+
 use std::time::Duration;
 
-use crate::ledger::claim::{EventKey, Fence, Fingerprint, Receipt};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+pub use breaker::{BreakerState, HotCounts};
+pub use memory::Memory;
+pub use redis::Redis;
+
+use crate::config;
+use crate::ledger::claim::{Digest, EventKey, Fence, Fingerprint, Receipt};
+
+/// How many ends told by other nodes may wait to be read; past it they are dropped and counted.
+const PUSHES_MAX: usize = 4096;
+
+/// The hot store, as one thread uses it: see [`Hot::on_this_worker`].
+#[derive(Clone, Debug)]
+pub enum Hot {
+    Memory(Memory),
+    Redis(Redis),
+}
 
 /// One key to claim; all asks of one request go in one round trip.
 #[derive(Clone, Debug)]
@@ -42,6 +65,28 @@ pub struct HotDone {
     pub ttl: Duration,
 }
 
+/// What became of the wish to be told of an event's end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Watched {
+    /// Still in flight: its digest comes through the receiver when it ends (or never: keep a fallback poll).
+    Watching,
+    /// It ended meanwhile.
+    Done(Done),
+    /// Nothing is known of it: released, lapsed or forgotten.
+    Absent,
+}
+
+/// Why the hot store can't be opened, whatever the state of the server.
+#[derive(Debug, thiserror::Error)]
+pub enum HotOpenError {
+    #[error("the hot store's url: {0}")]
+    Url(String),
+    #[error("the CA file {path} of the hot store")]
+    CaFile { path: String, source: rustls::pki_types::pem::Error },
+    #[error("the TLS settings of the hot store")]
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// Why the hot store gave no answer. Never a verdict: the durable store decides alone.
 #[derive(Debug, thiserror::Error)]
 pub enum HotError {
@@ -50,5 +95,130 @@ pub enum HotError {
     #[error("redis did not answer within {0:?}")]
     Slow(Duration),
     #[error("redis refused")]
-    Refused(#[source] Box<fred::error::Error>),
+    Refused(#[source] Box<redis::Cause>),
+}
+
+impl Hot {
+    /// Opens the store and the ends that other nodes tell of events watched here. A Redis that is down is no
+    /// error: the handle rests until it comes. Must be called inside a runtime, which serves this handle.
+    ///
+    /// The store's own tasks run in `tracker` until [`Hot::close`], or until the last handle is dropped.
+    pub async fn open(
+        config: &config::Hot,
+        tracker: &TaskTracker,
+    ) -> Result<(Self, mpsc::Receiver<Digest>), HotOpenError> {
+        match config {
+            config::Hot::Memory { bytes_max } => {
+                let (memory, pushes) = Memory::open(*bytes_max, PUSHES_MAX, tracker);
+                Ok((Self::Memory(memory), pushes))
+            }
+            config::Hot::Redis(config) => {
+                let (redis, pushes) = Redis::open(config, PUSHES_MAX, tracker).await?;
+                Ok((Self::Redis(redis), pushes))
+            }
+        }
+    }
+
+    /// A handle for the calling thread's runtime, with a connection of its own: a call then never crosses
+    /// threads. Waits shortly for the connection, and rests where there is none.
+    pub async fn on_this_worker(&self) -> Self {
+        match self {
+            Self::Memory(memory) => Self::Memory(memory.clone()),
+            Self::Redis(redis) => Self::Redis(redis.on_this_worker().await),
+        }
+    }
+
+    /// Marks keys, or says what is known of them: one answer for each ask, in order, in one round trip.
+    pub async fn claim(&self, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
+        match self {
+            Self::Memory(memory) => Ok(asks.iter().map(|ask| memory.claim(ask)).collect()),
+            Self::Redis(redis) => redis.claim(asks).await,
+        }
+    }
+
+    /// Records ends that the durable store has recorded, and tells nodes that watch them.
+    pub async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
+        match self {
+            Self::Memory(memory) => {
+                ends.into_iter().for_each(|end| memory.done(end));
+                Ok(())
+            }
+            Self::Redis(redis) => redis.done(ends).await,
+        }
+    }
+
+    /// Brings back what the hot store forgot, as the durable store knows it.
+    pub async fn warm(&self, end: HotDone) -> Result<(), HotError> {
+        self.done(vec![end]).await
+    }
+
+    /// Takes marks away, each only from under its own fence, and tells nodes that watch them.
+    pub async fn release(&self, keys: Vec<(EventKey, Fence)>) -> Result<(), HotError> {
+        match self {
+            Self::Memory(memory) => {
+                keys.iter().for_each(|(key, fence)| memory.release(key, *fence));
+                Ok(())
+            }
+            Self::Redis(redis) => redis.release(keys).await,
+        }
+    }
+
+    /// Asks to be told when an event in flight elsewhere ends.
+    pub async fn watch(&self, key: &EventKey) -> Result<Watched, HotError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.watch(key)),
+            Self::Redis(redis) => redis.watch(key).await,
+        }
+    }
+
+    /// Drops whatever is known of a key.
+    pub async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
+        match self {
+            Self::Memory(memory) => {
+                memory.forget(key);
+                Ok(())
+            }
+            Self::Redis(redis) => redis.forget(key).await,
+        }
+    }
+
+    /// Whether it would answer a request now.
+    pub async fn ping(&self) -> Result<(), HotError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Redis(redis) => redis.ping().await,
+        }
+    }
+
+    /// Open while any of the node's connections to Redis rests.
+    pub fn breaker_state(&self) -> BreakerState {
+        match self {
+            Self::Memory(_) => BreakerState::Closed,
+            Self::Redis(redis) => redis.breaker_state(),
+        }
+    }
+
+    /// What the node's connections to Redis went through since the start.
+    pub fn counts(&self) -> HotCounts {
+        match self {
+            Self::Memory(_) => HotCounts::default(),
+            Self::Redis(redis) => redis.counts(),
+        }
+    }
+
+    /// How many bytes the store takes in this process, as of the last housekeeping.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Memory(memory) => memory.bytes(),
+            Self::Redis(_) => 0,
+        }
+    }
+
+    /// Ends the store's tasks and connections, those of every handle; what is asked later rests.
+    pub fn close(&self) {
+        match self {
+            Self::Memory(memory) => memory.close(),
+            Self::Redis(redis) => redis.close(),
+        }
+    }
 }

@@ -1,0 +1,110 @@
+//! `umavez check`: is a configuration right, are its secrets there, do its stores answer?
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use umavez::config::{Config, Durable, Hot, RouteConfig, show_duration};
+
+use super::{Failure, load, print};
+
+/// Look at a configuration and its stores; say everything that is wrong or risky
+///
+/// Problems and warnings go to stderr as `file:line:column: field: what is wrong; mend`. Exits with 0 where
+/// `umavez run` would start (warnings or not), else with 64.
+#[derive(Args)]
+#[command(after_help = "Example:\n  umavez check --config /etc/umavez/umavez.toml")]
+pub(super) struct Check {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Leave the stores alone: look at the file and its secrets only
+    #[arg(long)]
+    offline: bool,
+}
+
+impl Check {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let (config, warnings) = load(&self.config)?;
+        for warning in &warnings {
+            eprintln!("{warning} (warning)");
+        }
+        print(&summary(&config))?;
+        if !self.offline {
+            stores(&config)?;
+        }
+        print(&format!("{}: ok, {}\n", self.config.display(), counted(warnings.len(), "warning")))
+    }
+}
+
+/// Connects to both stores; each that does not answer is a problem of its own.
+fn stores(config: &Config) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    for (store, answer) in umavez::gateway::probe(config)? {
+        match answer {
+            Ok(()) => {}
+            Err(error) => problems.push(format!(
+                "{store}.url: the store does not answer: {error:#}; start it, or mend the URL"
+            )),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Usage(problems.join("\n"))) }
+}
+
+/// What the configuration comes to, for people.
+fn summary(config: &Config) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(text, "{name:<9} {value}").expect("a String takes any text");
+    };
+    let listen = &config.listen;
+    line("listen", format!("public {}, admin {}", listen.public, listen.admin));
+    line(
+        "hot",
+        match &config.hot {
+            Hot::Memory { .. } => "in the process".to_owned(),
+            Hot::Redis(redis) => format!("redis, names begin with {}:", redis.prefix),
+        },
+    );
+    line(
+        "durable",
+        match &config.durable {
+            Durable::Sqlite { path } => format!("sqlite, {}", path.display()),
+            Durable::Postgres(_) => "postgres".to_owned(),
+        },
+    );
+    match &config.upstream {
+        Some(target) => line("upstream", target.to_string()),
+        None => line("upstream", "none: what matches no route is answered with 404".to_owned()),
+    }
+    for route in &config.routes {
+        line("route", route_line(route));
+    }
+    text
+}
+
+fn route_line(route: &RouteConfig) -> String {
+    let methods = match &route.methods {
+        Some(methods) => methods.iter().map(http::Method::as_str).collect::<Vec<_>>().join(","),
+        None => "POST,PUT,…".to_owned(),
+    };
+    let what = route.provider.as_ref().map_or("own key", |provider| provider.name.as_str());
+    let signed = if route.secrets.is_empty() && route.public_key.is_none() { "unsigned" } else { "signed" };
+    format!(
+        "{}: {methods} {}{} to {}; {what}, {signed}, remembered {} (hot) and {} (durable)",
+        route.name,
+        route.host.as_deref().unwrap_or_default(),
+        route.path.0,
+        route.upstream,
+        show_duration(route.terms.hot_ttl),
+        show_duration(route.terms.durable_ttl),
+    )
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        more => format!("{more} {what}s"),
+    }
+}

@@ -1,0 +1,175 @@
+//! Logs to stderr, without making the threads that serve wait for it: a line goes into a bounded queue and one
+//! thread writes. A full queue drops lines and says how many.
+
+use std::io::{IsTerminal as _, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt};
+use umavez::config::{Log, LogFormat};
+
+use super::Failure;
+
+/// Stands before the configuration's level.
+const VARIABLE: &str = "UMAVEZ_LOG";
+/// Lines waiting to be written; more are dropped.
+const WAITING_LINES_MAX: usize = 8192;
+/// Bytes written at once.
+const WRITE_BYTES_MAX: usize = 64 * 1024;
+/// How long the writer lets lines gather: it is woken once for many, not by each.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// Starts logging. What the result does when dropped: writes what is waiting.
+pub(super) fn start(log: &Log) -> Result<Flush, Failure> {
+    let (filter, whence) = match std::env::var(VARIABLE) {
+        Ok(filter) if !filter.trim().is_empty() => (filter, VARIABLE),
+        Ok(_) | Err(_) => (log.level.clone(), "log.level"),
+    };
+    let filter = EnvFilter::builder().parse(&filter).map_err(|error| {
+        Failure::Usage(format!("{whence}: {error}; write such as `info` or `umavez=debug,warn`"))
+    })?;
+    let text = match log.format {
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+        LogFormat::Auto => std::io::stderr().is_terminal(),
+    };
+    let (queue, flush) = Queue::start().map_err(|error| Failure::Other(error.into()))?;
+    let layer = if text {
+        let colours = std::io::stderr().is_terminal();
+        fmt::layer().with_writer(queue).with_ansi(colours).with_target(false).boxed()
+    } else {
+        fmt::layer()
+            .with_writer(queue)
+            .json()
+            .flatten_event(true)
+            .with_target(false)
+            .with_current_span(false)
+            .with_span_list(false)
+            .boxed()
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .map_err(|error| Failure::Other(error.into()))?;
+    Ok(flush)
+}
+
+enum Message {
+    Line(Box<[u8]>),
+    Stop,
+}
+
+/// Where lines go. Every line is one `write`.
+#[derive(Clone)]
+struct Queue {
+    lines: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Writes what is waiting when it is dropped.
+pub(super) struct Flush {
+    lines: SyncSender<Message>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    fn start() -> std::io::Result<(Self, Flush)> {
+        let (lines, waiting) = sync_channel(WAITING_LINES_MAX);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&dropped);
+        let writer = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_lines(&waiting, &counted, &mut std::io::stderr()))?;
+        let flush = Flush { lines: lines.clone(), writer: Some(writer) };
+        Ok((Self { lines, dropped }, flush))
+    }
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        // The writer may be stuck behind a pipe that nobody reads; then this waits, as writing directly would.
+        let stopped = self.lines.send(Message::Stop).is_ok();
+        if let Some(writer) = self.writer.take().filter(|_| stopped) {
+            let _panicked = writer.join();
+        }
+    }
+}
+
+fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, out: &mut impl Write) {
+    let mut buffer: Vec<u8> = Vec::with_capacity(WRITE_BYTES_MAX);
+    let mut open = true;
+    while open {
+        match waiting.recv() {
+            Ok(Message::Line(line)) => buffer.extend_from_slice(&line),
+            Ok(Message::Stop) | Err(_) => open = false,
+        }
+        if open {
+            std::thread::sleep(GATHER);
+        }
+        while buffer.len() < WRITE_BYTES_MAX {
+            match waiting.try_recv() {
+                Ok(Message::Line(line)) => buffer.extend_from_slice(&line),
+                Ok(Message::Stop) => open = false,
+                Err(_) => break,
+            }
+        }
+        let lost = dropped.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            buffer.extend_from_slice(
+                format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"lines\":{lost}}}\n")
+                    .as_bytes(),
+            );
+        }
+        // Nobody is left to tell if stderr itself is gone.
+        let _written = out.write_all(&buffer).and_then(|()| out.flush());
+        buffer.clear();
+    }
+}
+
+impl<'a> MakeWriter<'a> for Queue {
+    type Writer = &'a Queue;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Queue {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(Message::Line(line.into())) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_and_says_how_many() {
+        let (lines, waiting) = sync_channel(2);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let queue = Queue { lines: lines.clone(), dropped: Arc::clone(&dropped) };
+        for number in 0..5 {
+            writeln!(&queue, "{number}").unwrap();
+        }
+        drop((queue, lines));
+        let mut written = Vec::new();
+        write_lines(&waiting, &dropped, &mut written);
+        let written = String::from_utf8(written).unwrap();
+        assert!(written.starts_with("0\n"), "{written}");
+        assert!(written.contains("\"lines\":"), "{written}");
+    }
+}

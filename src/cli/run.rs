@@ -1,0 +1,91 @@
+//! `umavez run`: serve.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use umavez::config::{Config, Secret, Warning, WithoutFile};
+
+use super::{Failure, environment, load, log};
+
+/// Where the secret comes from when nothing else is said.
+const SECRET_VARIABLE: &str = "UMAVEZ_SECRET";
+
+const EXAMPLES: &str = "\
+Examples:
+  umavez run --config /etc/umavez/umavez.toml
+  umavez run --upstream http://127.0.0.1:3000 --provider hotmart
+  HOTTOK=… umavez run --upstream http://127.0.0.1:3000 --provider hotmart --secret-env HOTTOK
+
+UMAVEZ_LOG sets what is logged, such as `debug` or `umavez=debug,warn`.";
+
+/// Serve: by a file, or with no file in front of one app
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Run {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", required_unless_present = "upstream", conflicts_with_all =
+        ["upstream", "provider", "secret_env", "listen", "admin", "data"])]
+    config: Option<PathBuf>,
+    /// Without a file: the app, such as http://127.0.0.1:3000
+    #[arg(long, value_name = "URL", requires = "provider")]
+    upstream: Option<String>,
+    /// Without a file: who sends; see `umavez providers`
+    #[arg(long, value_name = "NAME", requires = "upstream")]
+    provider: Option<String>,
+    /// Without a file: the environment variable that holds the provider's secret [default: UMAVEZ_SECRET, if set]
+    #[arg(long, value_name = "NAME")]
+    secret_env: Option<String>,
+    /// Without a file: where providers come to [default: 0.0.0.0:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Without a file: metrics, health and the event API [default: 127.0.0.1:9180]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
+    /// Without a file: where events are kept
+    #[arg(long, value_name = "FILE", default_value = "umavez.db")]
+    data: PathBuf,
+}
+
+impl Run {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let (config, warnings) = self.config()?;
+        let _flushed_at_the_end = log::start(&config.log)?;
+        for warning in &warnings {
+            tracing::warn!(place = %warning.place, field = warning.field, "{}", warning.text);
+        }
+        umavez::gateway::run(config).map_err(Failure::Other)
+    }
+
+    fn config(self) -> Result<(Config, Vec<Warning>), Failure> {
+        if let Some(path) = &self.config {
+            return load(path);
+        }
+        let (Some(upstream), Some(provider)) = (self.upstream, self.provider) else {
+            return Err(Failure::Usage("run needs --config, or --upstream and --provider".to_owned()));
+        };
+        let secret = secret(self.secret_env.as_deref())?;
+        let given = WithoutFile {
+            upstream,
+            provider,
+            secret,
+            listen: self.listen,
+            admin: self.admin,
+            data: self.data,
+        };
+        Ok(Config::without_file(&given)?)
+    }
+}
+
+/// The secret from the variable that was named, which must be there, or from the usual one, which need not.
+fn secret(named: Option<&str>) -> Result<Option<Secret>, Failure> {
+    let env = environment();
+    let value = env.get(named.unwrap_or(SECRET_VARIABLE)).filter(|value| !value.trim().is_empty());
+    match (value, named) {
+        (Some(value), _) => Ok(Some(Secret(value.as_str().into()))),
+        (None, None) => Ok(None),
+        (None, Some(name)) => {
+            Err(Failure::Usage(format!("--secret-env: the environment variable {name} is not set; set it")))
+        }
+    }
+}

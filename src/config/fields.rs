@@ -1,0 +1,69 @@
+//! Every section of the file and every field it may have. A field that is not here is an error, and
+//! `deploy/reference.toml` holds each (a test compares them).
+
+pub(super) const TOP: &[&str] =
+    &["listen", "hot", "durable", "upstream", "limits", "log", "providers_dir", "route"];
+
+pub(super) const LISTEN: &[&str] = &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace"];
+
+pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "memory_limit"];
+
+pub(super) const DURABLE: &[&str] = &["url", "connections", "timeout"];
+
+pub(super) const UPSTREAM: &[&str] = &["url"];
+
+pub(super) const LIMITS: &[&str] = &[
+    "connections_max",
+    "header_timeout",
+    "header_bytes_max",
+    "body_timeout",
+    "idle_timeout",
+    "connect_timeout",
+    "answer_bytes_max",
+    "waiting_writes_max",
+];
+
+pub(super) const LOG: &[&str] = &["format", "level"];
+
+pub(super) const ROUTE: &[&str] = &[
+    "name",
+    "host",
+    "path",
+    "method",
+    "provider",
+    "key",
+    "scope",
+    "secret",
+    "public_key",
+    "public_url",
+    "upstream",
+    "timeout",
+    "lease",
+    "in_flight_wait",
+    "in_flight_answer",
+    "body_limit",
+    "done",
+    "on_keyless",
+    "on_unsigned",
+    "on_unknown",
+    "on_durable_down",
+    "receipt_limit",
+    "receipt_headers",
+    "duplicate_answer",
+    "hot_ttl",
+    "durable_ttl",
+    "strip_headers",
+];
+
+pub(super) const DUPLICATE_ANSWER: &[&str] = &["status", "content_type", "body"];
+
+/// Sections and their fields, for whoever compares them with a document.
+pub const FIELDS: &[(&str, &[&str])] = &[
+    ("listen", LISTEN),
+    ("hot", HOT),
+    ("durable", DURABLE),
+    ("upstream", UPSTREAM),
+    ("limits", LIMITS),
+    ("log", LOG),
+    ("route", ROUTE),
+];

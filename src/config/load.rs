@@ -1,0 +1,140 @@
+//! Reads a configuration file from its first byte to a Config, or to every reason why there is none.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{ConfigErrors, Fault, Place, Warning};
+use super::route::{self, Around};
+use super::source::{Section, Source, article};
+use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, sections, units};
+use crate::flow::RouteTable;
+
+/// Longest configuration file that is read, bytes.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Most routes of one file.
+const ROUTES_MAX: usize = 10_000;
+
+impl Config {
+    /// Reads `path`. Secrets are taken from `env` and from the files that it names; relative paths in it are
+    /// relative to its directory.
+    pub fn load(path: &Path, env: &Environment) -> Result<(Self, Vec<Warning>), ConfigErrors> {
+        let shown = path.display().to_string();
+        let unreadable =
+            |what: String, mend: &str| ConfigErrors::one(Place::whole(&shown), "", Fault::new(what, mend));
+        let metadata = std::fs::metadata(path);
+        if metadata.as_ref().is_ok_and(|metadata| metadata.len() > FILE_BYTES_MAX) {
+            return Err(unreadable("is longer than 4MiB".to_owned(), "is it a configuration file?"));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            unreadable(format!("cannot be read: {error}"), "mend the path, or let umavez's user read it")
+        })?;
+        Self::parse(path, &text, env)
+    }
+
+    /// Reads `text` as if it stood in the file `path`.
+    pub fn parse(path: &Path, text: &str, env: &Environment) -> Result<(Self, Vec<Warning>), ConfigErrors> {
+        let source = Source::new(path, text, env);
+        let (table, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            for error in errors {
+                let offset = error.span().map_or(0, |span| span.start);
+                source.fail(offset, "", Fault::new(error.message(), "mend the TOML: https://toml.io"));
+            }
+            // What follows a syntax error would be guesses.
+            return Err(source.verdict().err().unwrap_or(ConfigErrors(Vec::new())));
+        }
+        let config = read(&source, table.get_ref(), table.span());
+        let warnings = source.verdict()?;
+        Ok((config, warnings))
+    }
+}
+
+fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Range<usize>) -> Config {
+    let top = Section::open(source, String::new(), Some(table), span, fields::TOP);
+    let known = providers::Known::read(&top);
+    let listen = sections::listen(&top);
+    let limits = sections::limits(&top);
+    let upstream = sections::upstream(&top);
+    let around =
+        Around { providers: &known, upstream: upstream.as_ref(), answer_bytes_max: limits.answer_bytes_max };
+    let routes = routes(&top, &around);
+    let config = Config {
+        hot: sections::hot(&top),
+        durable: sections::durable(&top),
+        log: sections::log(&top),
+        listen,
+        upstream,
+        routes,
+        limits,
+    };
+    warn_of_the_whole(&top, &config);
+    config
+}
+
+fn routes<'a>(top: &Section<'a>, around: &Around<'_>) -> Vec<Arc<RouteConfig>> {
+    let Some(field) = top.field("route") else { return Vec::new() };
+    let Some(list) = field.value.as_array() else {
+        field.fail(format!("is {}, not a list of tables", article(field.value)), "write [[route]]");
+        return Vec::new();
+    };
+    if list.len() > ROUTES_MAX {
+        field.fail(format!("there are {} routes", list.len()), format!("at most {ROUTES_MAX} fit"));
+        return Vec::new();
+    }
+    let mut routes: Vec<Arc<RouteConfig>> = Vec::new();
+    let mut offsets: Vec<usize> = Vec::new();
+    for (index, element) in list.iter().enumerate() {
+        let DeValue::Table(table) = element.get_ref() else {
+            field.fail(format!("holds {}, not a table", article(element.get_ref())), "write [[route]]");
+            continue;
+        };
+        let Some(route) = route::read(field.source, table, element.span(), index + 1, around) else {
+            continue;
+        };
+        let offset_of = |name: &str| table.get(name).map_or(element.span().start, |value| value.span().start);
+        if routes.iter().any(|other| other.name == route.name) {
+            let fault = Fault::new("another route has the same name", "name one otherwise");
+            field.source.fail(offset_of("name"), &format!("route {:?}.name", route.name), fault);
+        }
+        offsets.push(offset_of("path"));
+        routes.push(Arc::new(route));
+    }
+    // The table that requests are matched with is also what says whether two routes contradict each other.
+    if let Err(conflicts) = RouteTable::new(&routes) {
+        for conflict in conflicts {
+            let fault = Fault::new(conflict.to_string(), "change host, path or method of one");
+            let field_name = format!("route {:?}.path", conflict.second);
+            field.source.fail(offsets[conflict.second_index], &field_name, fault);
+        }
+    }
+    routes
+}
+
+/// Warnings that no single field earns.
+fn warn_of_the_whole(top: &Section<'_>, config: &Config) {
+    if config.routes.is_empty() {
+        top.warn("route", "there is no route: everything passes through, nothing is recognised as a copy");
+    }
+    let longest = config.routes.iter().map(|route| route.timeout).max().unwrap_or_default();
+    if config.listen.grace < longest {
+        let text = format!(
+            "listen.grace of {} is shorter than the longest route timeout of {}: a stop may cut work short",
+            units::show_duration(config.listen.grace),
+            units::show_duration(longest)
+        );
+        top.warn("listen", text);
+    }
+    match (&config.hot, &config.durable) {
+        (Hot::Redis(_), Durable::Sqlite { .. }) => top.warn(
+            "durable",
+            "the durable store is a file of this machine: a second gateway would not see its events",
+        ),
+        (Hot::Memory { .. }, Durable::Sqlite { .. } | Durable::Postgres(_))
+        | (Hot::Redis(_), Durable::Postgres(_)) => {}
+    }
+    if matches!((&config.hot, &config.durable), (Hot::Memory { .. }, Durable::Sqlite { .. })) {
+        top.warn("durable", "both stores are embedded: run one gateway only, on one machine");
+    }
+}

@@ -1,0 +1,374 @@
+//! One `[[route]]`: its fields, its provider's presets, and the limits that must not contradict each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode};
+use toml::de::DeTable;
+
+use super::pattern::{RoutePath, Scope, parse_host, parse_name};
+use super::problem::Fault;
+use super::secret::Secret;
+use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
+use super::source::{Field, Section, Source};
+use super::status::{StatusSet, parse_statuses};
+use super::{
+    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, fields, providers, units,
+};
+use crate::ledger::{OnUnknown, Terms};
+use crate::providers::{ItemRules, Provider};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// What a lease has beyond the timeout unless set: for settling, and for a store that is slow for a while.
+const LEASE_BEYOND_TIMEOUT: Duration = Duration::from_secs(30);
+/// A lease with less than this beyond the timeout is warned of.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+const IN_FLIGHT_WAIT: Duration = Duration::from_secs(8);
+const HOT_TTL: Duration = Duration::from_secs(72 * 3600);
+const DURABLE_TTL: Duration = Duration::from_secs(8 * 86_400);
+const TTL_MAX: Duration = Duration::from_secs(3650 * 86_400);
+/// Longest key part list of a route.
+const KEY_PARTS_MAX: usize = 16;
+
+/// What a route may refer to outside its own table.
+pub(super) struct Around<'a> {
+    pub(super) providers: &'a providers::Known,
+    pub(super) upstream: Option<&'a Target>,
+    pub(super) answer_bytes_max: usize,
+}
+
+/// Reads the route at `table`, the `number`th of the file. `None` where it is so wrong that there is no route;
+/// what is wrong is reported either way.
+pub(super) fn read<'a>(
+    source: &'a Source<'a>,
+    table: &'a DeTable<'a>,
+    span: std::ops::Range<usize>,
+    number: usize,
+    around: &Around<'_>,
+) -> Option<RouteConfig> {
+    let label = match table.get("name").and_then(|name| name.get_ref().as_str()) {
+        Some(name) => format!("route {name:?}"),
+        None => format!("route {number}"),
+    };
+    let route = Section::open(source, label, Some(table), span, fields::ROUTE);
+
+    let name = required(&route, "name", "name it: metrics, logs and keys show the name", parse_name);
+    let path = required(&route, "path", "write the path that the provider calls", RoutePath::parse);
+    let host = route.parsed("host", parse_host);
+    let provider = provider(&route, around.providers);
+    let items = items(&route, provider.as_deref());
+    let scope = match route.field("scope") {
+        Some(field) => field.parsed(|text| Scope::parse(text, path.as_ref())),
+        None => name.clone().map(Scope),
+    };
+    let (secrets, public_key) = credentials(&route, provider.as_deref());
+    let upstream = match route.field("upstream") {
+        Some(field) => target(&field),
+        None => around.upstream.cloned().or_else(|| {
+            let mend = "write [upstream] url = \"http://host:port\", or the route's own upstream";
+            route.fail("upstream", Fault::new("is missing, and there is no [upstream] url", mend));
+            None
+        }),
+    };
+    let times = times(&route, provider.as_deref());
+    let receipt_limit = route.size("receipt_limit", 0..=16 * MIB).unwrap_or(64 * 1024);
+    if receipt_limit > around.answer_bytes_max {
+        let fault = Fault::new("is above limits.answer_bytes_max", "lower it, or raise the other");
+        route.fail("receipt_limit", fault);
+    }
+    Some(RouteConfig {
+        methods: methods(&route),
+        host,
+        items: items?,
+        scope: scope?,
+        secrets,
+        public_key,
+        public_url: route.parsed("public_url", parse_public_url),
+        upstream: upstream?,
+        timeout: times.timeout,
+        terms: times.terms,
+        in_flight_wait: times.in_flight_wait,
+        in_flight_answer: choice(&route, "in_flight_answer", &IN_FLIGHT_ANSWERS)
+            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+        body_limit: route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB),
+        done: done(&route, provider.as_deref()),
+        on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
+        on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),
+        on_durable_down: choice(&route, "on_durable_down", &ON_DURABLE_DOWN).unwrap_or_default(),
+        receipt_limit,
+        receipt_headers: headers(&route, "receipt_headers", &[]),
+        duplicate_answer: duplicate_answer(&route, provider.as_deref(), receipt_limit),
+        strip_headers: headers(&route, "strip_headers", providers::strip_headers(provider.as_deref())),
+        name: name?.into(),
+        path: path?,
+        provider,
+    })
+}
+
+const IN_FLIGHT_ANSWERS: [(&str, StatusCode); 2] =
+    [("503", StatusCode::SERVICE_UNAVAILABLE), ("409", StatusCode::CONFLICT)];
+const ON_KEYLESS: [(&str, OnKeyless); 2] = [("forward", OnKeyless::Forward), ("reject", OnKeyless::Reject)];
+const ON_UNSIGNED: [(&str, OnUnsigned); 2] =
+    [("401", OnUnsigned::Unauthorized), ("200", OnUnsigned::AcceptAndDrop)];
+const ON_UNKNOWN: [(&str, OnUnknown); 2] = [("retry", OnUnknown::Retry), ("hold", OnUnknown::Hold)];
+const ON_DURABLE_DOWN: [(&str, OnDurableDown); 3] = [
+    ("reject", OnDurableDown::Reject),
+    ("hot_only", OnDurableDown::HotOnly),
+    ("bypass", OnDurableDown::Bypass),
+];
+
+fn required<T>(
+    route: &Section<'_>,
+    field: &'static str,
+    mend: &str,
+    parse: impl FnOnce(&str) -> Result<T, Fault>,
+) -> Option<T> {
+    if route.field(field).is_none() {
+        route.fail(field, Fault::new("is missing", mend));
+    }
+    route.parsed(field, parse)
+}
+
+/// A word (or number) of a closed set.
+fn choice<T: Copy>(route: &Section<'_>, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
+    let field = route.field(field)?;
+    let written = field.word()?;
+    let found = choices.iter().find(|(word, _)| *word == written).map(|(_, value)| *value);
+    if found.is_none() {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        field.report(unknown_word(&written, &words));
+    }
+    found
+}
+
+fn provider(route: &Section<'_>, known: &providers::Known) -> Option<Arc<Provider>> {
+    let field = route.field("provider")?;
+    field.parsed(|name| known.find(name))
+}
+
+fn items(route: &Section<'_>, provider: Option<&Provider>) -> Option<ItemRules> {
+    let Some(field) = route.field("key") else {
+        if route.field("provider").is_none() {
+            let mend = "write provider = \"…\", or key = [\"$.id\"]";
+            route.fail("key", Fault::new("a route needs a provider or a key", mend));
+        }
+        return provider.map(|provider| provider.rules.clone());
+    };
+    let parts = field.list()?;
+    if parts.is_empty() || parts.len() > KEY_PARTS_MAX {
+        let mend = format!("write 1 to {KEY_PARTS_MAX} parts, such as [\"$.id\"]");
+        field.fail(format!("has {} parts", parts.len()), mend);
+        return None;
+    }
+    let texts: Vec<String> =
+        parts.iter().map(|part| part.text().map(str::to_owned)).collect::<Option<_>>()?;
+    match ItemRules::from_key(&texts) {
+        Ok(rules) => Some(rules),
+        Err(error) => {
+            let mend = "a part is a literal, $.json.path, header:NAME, query:NAME, path:NAME or form:NAME";
+            // The part that is wrong on its own, if one is; else the list is wrong as a whole.
+            let alone = parts.iter().zip(&texts).find_map(|(part, text)| {
+                ItemRules::from_key(std::slice::from_ref(text)).err().map(|error| (part, error))
+            });
+            let (place, error) = alone.unwrap_or((&field, error));
+            place.fail(error.to_string(), mend);
+            None
+        }
+    }
+}
+
+/// The secrets and the public key, and whether they suit what the provider signs.
+fn credentials(route: &Section<'_>, provider: Option<&Provider>) -> (Vec<Secret>, Option<String>) {
+    let secret = route.field("secret");
+    let public_key = route.field("public_key");
+    let signs = provider.is_some_and(|provider| provider.signature.is_some());
+    let given = secret.is_some() || public_key.is_some();
+    // Where `provider` is written and unknown, that is the problem; do not add to it.
+    let unknown_provider = provider.is_none() && route.field("provider").is_some();
+    if given && !signs && !unknown_provider {
+        let field = if secret.is_some() { "secret" } else { "public_key" };
+        let what = match provider {
+            Some(provider) => format!("the provider {} signs nothing that this could check", provider.name),
+            None => "nothing checks it: the route has no provider".to_owned(),
+        };
+        route.fail(field, Fault::new(what, "leave it out, or name a provider that signs"));
+    }
+    if signs && !given {
+        let text = "no secret: whoever guesses an event's key can make the gateway swallow the real one";
+        route.warn("secret", text);
+    }
+    if let (Some(key), Some(provider)) = (route.field("key"), provider)
+        && signs
+    {
+        let headers = key.list().unwrap_or_default();
+        let unsigned =
+            headers.iter().any(|part| part.value.as_str().is_some_and(|part| part.starts_with("header:")));
+        if unsigned {
+            let text =
+                format!("a part comes from a header, which {}'s signature may not cover", provider.name);
+            route.warn("key", text);
+        }
+    } else if let Some(provider) = provider {
+        for header in provider.unsigned_key_headers() {
+            let text = format!(
+                "{} names its events by the header {header}, which its signature does not cover: who replays a \
+                 signed body under a new {header} is not recognised as a copy",
+                provider.name
+            );
+            route.warn("provider", text);
+        }
+    }
+    let secrets = secret.map(|field| field.secrets()).unwrap_or_default();
+    let public_key = public_key.and_then(|field| field.expanded()).map(|expanded| expanded.text);
+    (secrets, public_key)
+}
+
+/// The durations of a route, which bound each other.
+struct Times {
+    timeout: Duration,
+    in_flight_wait: Duration,
+    terms: Terms,
+}
+
+fn times(route: &Section<'_>, provider: Option<&Provider>) -> Times {
+    let show = units::show_duration;
+    let timeout = route.duration("timeout", 10 * MILLISECOND..=HOUR).unwrap_or(TIMEOUT);
+    let lease = route.duration("lease", 20 * MILLISECOND..=DAY);
+    let in_flight_wait = route.duration("in_flight_wait", Duration::ZERO..=HOUR);
+    let hot = route.duration("hot_ttl", SECOND..=TTL_MAX);
+    let durable = route.duration("durable_ttl", SECOND..=TTL_MAX);
+
+    if let Some(lease) = lease {
+        let mend = format!("write a lease above {}, or leave it out", show(timeout));
+        if lease <= timeout {
+            let what = format!("{} is not longer than the timeout of {}", show(lease), show(timeout));
+            route.fail("lease", Fault::new(what, mend));
+        } else if lease - timeout < LEASE_MARGIN && lease - timeout < timeout {
+            let text = format!(
+                "is only {} longer than the timeout: a slow settlement loses its claim",
+                show(lease - timeout)
+            );
+            route.warn("lease", text);
+        }
+    }
+    if in_flight_wait.is_some_and(|wait| wait >= timeout) {
+        let what = format!("is not shorter than the timeout of {}", show(timeout));
+        route.fail("in_flight_wait", Fault::new(what, "write less, or raise the timeout"));
+    }
+    let preset = providers::windows(provider);
+    let hot_ttl = hot.or(preset.hot_ttl).unwrap_or(HOT_TTL);
+    let durable_ttl = durable.or(preset.durable_ttl).unwrap_or(DURABLE_TTL);
+    if durable.is_some() && hot_ttl > durable_ttl {
+        let text = format!(
+            "{} is below the hot_ttl of {} and counts as that: the durable store never forgets first",
+            show(durable_ttl),
+            show(hot_ttl)
+        );
+        route.warn("durable_ttl", text);
+    }
+    let lease = lease.unwrap_or(timeout + LEASE_BEYOND_TIMEOUT);
+    let durable_ttl = durable_ttl.max(hot_ttl);
+    if durable_ttl <= lease {
+        let what = format!("{} is not longer than the lease of {}", show(durable_ttl), show(lease));
+        route
+            .fail("durable_ttl", Fault::new(what, "an event must be remembered longer than it is worked on"));
+    }
+    // A wait that nobody wrote gives way to a short timeout.
+    let wait = preset.in_flight_wait.unwrap_or(IN_FLIGHT_WAIT);
+    let in_flight_wait = in_flight_wait.unwrap_or(if wait >= timeout { timeout / 2 } else { wait });
+    let on_unknown = choice(route, "on_unknown", &ON_UNKNOWN).unwrap_or_default();
+    Times { timeout, in_flight_wait, terms: Terms { lease, hot_ttl, durable_ttl, on_unknown } }
+}
+
+fn methods(route: &Section<'_>) -> Option<Vec<Method>> {
+    let field = route.field("method")?;
+    let parse = |text: &str| {
+        let method = Method::from_bytes(text.as_bytes());
+        method.ok().filter(|_| text.bytes().all(|byte| !byte.is_ascii_lowercase())).ok_or_else(|| {
+            Fault::new(format!("{text:?} is no method"), "write such as \"POST\", in capitals")
+        })
+    };
+    let methods: Vec<Method> =
+        field.one_or_list().iter().filter_map(|element| element.parsed(parse)).collect();
+    if methods.is_empty() && field.value.as_array().is_some_and(|array| array.is_empty()) {
+        field.fail("the list is empty", "name a method, or leave it out");
+    }
+    Some(methods)
+}
+
+fn done(route: &Section<'_>, provider: Option<&Provider>) -> StatusSet {
+    let Some(field) = route.field("done") else { return providers::done(provider) };
+    let parse = |element: &Field<'_>| match parse_statuses(&element.word()?) {
+        Ok(range) => Some(range),
+        Err(fault) => {
+            element.report(fault);
+            None
+        }
+    };
+    let elements = field.one_or_list();
+    if elements.is_empty() {
+        field
+            .fail("the list is empty: no answer would ever end an event", "write [\"2xx\"], or leave it out");
+    }
+    StatusSet(elements.iter().filter_map(parse).collect())
+}
+
+/// A list of header names, or `preset` where the field is absent.
+fn headers(route: &Section<'_>, field: &'static str, preset: &[HeaderName]) -> Vec<HeaderName> {
+    const HOP_BY_HOP: [&str; 7] =
+        ["connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "host"];
+    let Some(field) = route.field(field) else { return preset.to_vec() };
+    let parse = |text: &str| {
+        let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
+            Fault::new(format!("{text:?} is no header name"), "write such as \"X-Request-Id\"")
+        })?;
+        if HOP_BY_HOP.contains(&name.as_str()) {
+            return Err(Fault::new(format!("{name} belongs to the connection"), "leave it out"));
+        }
+        Ok(name)
+    };
+    field.list().unwrap_or_default().iter().filter_map(|element| element.parsed(parse)).collect()
+}
+
+fn parse_public_url(text: &str) -> Result<String, Fault> {
+    let uri = text.parse::<http::Uri>().ok();
+    let fits = uri
+        .is_some_and(|uri| uri.authority().is_some() && matches!(uri.scheme_str(), Some("http" | "https")));
+    if !fits {
+        let mend = "write the whole URL as the provider has it, such as \"https://hooks.example.com/twilio\"";
+        return Err(Fault::new("is no absolute URL", mend));
+    }
+    Ok(text.to_owned())
+}
+
+fn duplicate_answer(
+    route: &Section<'_>,
+    provider: Option<&Provider>,
+    receipt_limit: usize,
+) -> DuplicateAnswer {
+    let Some(field) = route.field("duplicate_answer") else {
+        return providers::duplicate_answer(provider, receipt_limit);
+    };
+    let Some(table) = field.value.as_table() else {
+        if field.value.as_str() != Some("receipt") {
+            field.fail("is no answer", "write \"receipt\", or { status = 200, body = \"…\" }");
+        }
+        return DuplicateAnswer::Receipt;
+    };
+    let answer = Section::open(
+        field.source,
+        field.name.clone(),
+        Some(table),
+        field.span.clone(),
+        fields::DUPLICATE_ANSWER,
+    );
+    let status = answer.count("status", 200..=599).unwrap_or(200);
+    let status = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let content_type = answer.parsed("content_type", |text| match http::HeaderValue::from_str(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(Fault::new("is no media type", "write such as \"application/json\"")),
+    });
+    let body = answer.parsed("body", |text| Ok(text.to_owned())).unwrap_or_default();
+    DuplicateAnswer::Fixed { status: status.unwrap_or(StatusCode::OK), content_type, body: body.into() }
+}

@@ -1,0 +1,161 @@
+//! Every answer that the gateway writes itself: receipts again, refusals, and the marks on what the app answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+
+use crate::config::DuplicateAnswer;
+use crate::ledger::{LedgerError, Receipt};
+use crate::metrics::{Answer, Said};
+use crate::upstream::{Outcome, UpstreamError};
+
+/// Tells the verdict, on every answer of a dedup route.
+pub(super) const UMAVEZ: HeaderName = HeaderName::from_static("umavez");
+/// Marks the answer to a copy.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// When a sender that met an event in flight, or a store that is away, should come again.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+const RETRY_LATER: Duration = Duration::from_secs(5);
+
+/// Why a request of a dedup route got neither the app's answer nor a receipt.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("the body is longer than the route's limit of {0} bytes")]
+    TooLarge(usize),
+    #[error("the body did not come within {0:?}")]
+    TooSlow(Duration),
+    #[error("the sender broke off")]
+    Broken,
+    #[error("the signature is missing or wrong")]
+    Unsigned { answer: StatusCode },
+    #[error("the request carries no event key, and the route takes none without")]
+    Keyless,
+    #[error("another copy of this event is being processed")]
+    InFlight { answer: StatusCode },
+    #[error("the ledger cannot be reached")]
+    LedgerDown(#[source] Arc<LedgerError>),
+    #[error("the gateway is stopping")]
+    Stopping,
+}
+
+impl Refusal {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Broken => StatusCode::BAD_REQUEST,
+            Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
+            Self::Keyless => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::LedgerDown(_) | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::InFlight { .. } => Some(RETRY_SOON),
+            Self::LedgerDown(_) | Self::Stopping => Some(RETRY_LATER),
+            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } | Self::Keyless => None,
+        }
+    }
+
+    /// What it is counted as.
+    pub(super) fn class(&self) -> Answer {
+        match self {
+            Self::TooLarge(_) => Answer::TooLarge,
+            Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
+            Self::Unsigned { .. } => Answer::Unauthorized,
+            Self::InFlight { .. } => Answer::InFlight,
+            Self::LedgerDown(_) | Self::Stopping => Answer::Unavailable,
+        }
+    }
+
+    /// What the `Umavez` header says of it.
+    pub(super) fn said(&self) -> &'static str {
+        match self {
+            Self::InFlight { .. } => Said::InFlight.label(),
+            Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
+            Self::Keyless => Said::Keyless.label(),
+            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } => "refused",
+        }
+    }
+
+    /// The answer. A sender that is told 200 though its signature is wrong gets an empty body.
+    pub(super) fn answer(&self) -> Response<Bytes> {
+        let status = self.status();
+        let body = if status.is_success() { Bytes::new() } else { Bytes::from(format!("{self}\n")) };
+        let mut answer = text(status, body);
+        if let Some(after) = self.retry_after() {
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
+        }
+        mark(&mut answer, self.said());
+        answer
+    }
+}
+
+/// Puts the verdict on an answer; the app's own headers of these names give way.
+pub(super) fn mark(answer: &mut Response<Bytes>, said: &'static str) {
+    answer.headers_mut().remove(REPLAYED);
+    answer.headers_mut().insert(UMAVEZ, HeaderValue::from_static(said));
+}
+
+/// The first answer again, or what the route always answers to copies.
+pub(super) fn replay(receipt: &Receipt, route: &DuplicateAnswer) -> Response<Bytes> {
+    let mut answer = match route {
+        DuplicateAnswer::Receipt => {
+            let mut answer = Response::new(receipt.body.clone().unwrap_or_default());
+            *answer.status_mut() = StatusCode::from_u16(receipt.status).unwrap_or(StatusCode::OK);
+            for (name, value) in &receipt.headers {
+                answer.headers_mut().append(name, value.clone());
+            }
+            answer
+        }
+        DuplicateAnswer::Fixed { status, content_type, body } => {
+            let mut answer = Response::new(body.clone());
+            *answer.status_mut() = *status;
+            if let Some(value) = content_type.as_ref().and_then(|text| HeaderValue::try_from(text).ok()) {
+                answer.headers_mut().insert(CONTENT_TYPE, value);
+            }
+            answer
+        }
+    };
+    mark(&mut answer, Said::Duplicate.label());
+    answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    answer
+}
+
+/// The event is stored and waits for a person: the sender has done its part.
+pub(super) fn held() -> Response<Bytes> {
+    let mut answer = text(StatusCode::OK, Bytes::new());
+    mark(&mut answer, Said::Held.label());
+    answer
+}
+
+/// The app's answer, or what stands for the answer that it didn't give.
+pub(super) fn forwarded(outcome: Outcome, said: Said) -> (Response<Bytes>, Answer) {
+    let (mut answer, class) = match outcome {
+        Outcome::Answered(answer) => (answer, Answer::Forwarded),
+        Outcome::NeverSent(error) => failed(StatusCode::BAD_GATEWAY, &error),
+        Outcome::Unknown(error @ UpstreamError::Timeout(_)) => failed(StatusCode::GATEWAY_TIMEOUT, &error),
+        Outcome::Unknown(error) => failed(StatusCode::BAD_GATEWAY, &error),
+    };
+    mark(&mut answer, said.label());
+    (answer, class)
+}
+
+fn failed(status: StatusCode, error: &UpstreamError) -> (Response<Bytes>, Answer) {
+    (text(status, Bytes::from(format!("{error}\n"))), Answer::UpstreamError)
+}
+
+/// A line of text.
+pub(super) fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, TEXT);
+    answer
+}

@@ -1,0 +1,74 @@
+//! What the app gets: the request as it came, or a batch without the items that it has seen, signed anew.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_ENCODING, HeaderName};
+use http::{HeaderValue, Request};
+
+use super::Arrived;
+use super::proxy::Work;
+use crate::ledger::Payload;
+use crate::upstream::headers;
+
+const UMAVEZ_REMOVED: HeaderName = HeaderName::from_static("umavez-removed");
+
+/// The request for the app, without the items at `removed`. Where a cut body could not be signed so that the app's
+/// own check passes, nothing is cut: a repeated event is better than one that the app rejects.
+pub(super) fn request(work: &Work, removed: &[usize]) -> Request<Bytes> {
+    let whole = &work.arrived.request;
+    let mut request = Request::new(whole.body().clone());
+    *request.method_mut() = whole.method().clone();
+    *request.uri_mut() = whole.uri().clone();
+    *request.headers_mut() = whole.headers().clone();
+    headers::to_app(request.headers_mut(), whole.version(), &work.arrived.caller);
+    for name in &work.route.config.strip_headers {
+        request.headers_mut().remove(name);
+    }
+    if !removed.is_empty() {
+        cut(work, removed, &mut request);
+    }
+    let length = request.body().len();
+    headers::set_length(request.headers_mut(), length);
+    request
+}
+
+fn cut(work: &Work, removed: &[usize], request: &mut Request<Bytes>) {
+    if !work.items.can_cut() {
+        tracing::debug!(route = %work.route.config.name, "forwarded whole: this body can't be cut");
+        return;
+    }
+    let body = work.items.without(&work.arrived.decoded, removed);
+    let signed = match work.route.sign(&work.arrived, &body) {
+        Ok(signed) => signed,
+        Err(why) => {
+            tracing::debug!(route = %work.route.config.name, %why, "forwarded whole: the cut body can't be signed");
+            return;
+        }
+    };
+    *request.body_mut() = Bytes::from(body);
+    let headers = request.headers_mut();
+    headers.remove(CONTENT_ENCODING);
+    for (name, value) in signed {
+        headers.insert(name, value);
+    }
+    headers.insert(UMAVEZ_REMOVED, HeaderValue::from(removed.len()));
+}
+
+/// The request to store with claims that may be held: its wire form, complete, so that it can be replayed.
+pub(super) fn payload(arrived: &Arrived) -> Payload {
+    let request = &arrived.request;
+    let mut wire = BytesMut::with_capacity(request.body().len() + 1024);
+    let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+    wire.put_slice(request.method().as_str().as_bytes());
+    wire.put_u8(b' ');
+    wire.put_slice(target.as_bytes());
+    wire.put_slice(b" HTTP/1.1\r\n");
+    for (name, value) in request.headers() {
+        wire.put_slice(name.as_str().as_bytes());
+        wire.put_slice(b": ");
+        wire.put_slice(value.as_bytes());
+        wire.put_slice(b"\r\n");
+    }
+    wire.put_slice(b"\r\n");
+    wire.put_slice(request.body());
+    Payload { id: rand::random(), request: wire.freeze() }
+}

@@ -1,0 +1,99 @@
+//! Lets a request through untouched: any size, both ways, as it comes; WebSockets and other upgrades included.
+//! Claims nothing and remembers nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Target;
+use crate::listen::Slot;
+use crate::upstream::headers::{self, Caller};
+use crate::upstream::{Body, Upstream, UpstreamError};
+
+/// How long the two ends of an upgrade may take to be ready for each other.
+const SWITCH_MAX: Duration = Duration::from_secs(10);
+
+/// Where upgraded connections live on, beyond the request that made them.
+#[derive(Clone, Debug)]
+pub struct Tunnels {
+    /// Drain waits for it.
+    pub tracker: TaskTracker,
+    /// Cancelled when the gateway stops: tunnels end, their owners connect anew elsewhere.
+    pub shutdown: CancellationToken,
+}
+
+/// Passes a request to the app and its answer back. Failures are answered 502 or 504.
+pub async fn pass(
+    upstream: &Arc<Upstream>,
+    target: &Target,
+    mut request: Request<Incoming>,
+    caller: &Caller,
+    tunnels: &Tunnels,
+    slot: Slot,
+) -> Response<Body> {
+    let version = request.version();
+    let upgrade = headers::upgrade(request.headers()).filter(|_| version == http::Version::HTTP_11);
+    let theirs = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    headers::to_app(request.headers_mut(), version, caller);
+    if let Some(protocol) = upgrade {
+        headers::set_upgrade(request.headers_mut(), protocol);
+    }
+    let mut answer = match upstream.stream(target, request).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a request could not be passed to the app");
+            return failure(&error);
+        }
+    };
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let Some(theirs) = theirs else {
+            return text(StatusCode::BAD_GATEWAY, "the app switched protocols unasked\n");
+        };
+        let ours = hyper::upgrade::on(&mut answer);
+        tunnels.tracker.spawn(tunnel(theirs, ours, tunnels.shutdown.clone(), slot));
+    }
+    answer
+}
+
+/// What a sender is told about a failure of the app.
+pub fn failure(error: &UpstreamError) -> Response<Body> {
+    match error {
+        UpstreamError::Timeout(_) => text(StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n"),
+        UpstreamError::Connect(_) => text(StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),
+        UpstreamError::Broken(_) => text(StatusCode::BAD_GATEWAY, "the connection to the app broke\n"),
+        UpstreamError::TooLong(_) => text(StatusCode::BAD_GATEWAY, "the app's answer is too long\n"),
+    }
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
+    response
+}
+
+/// Copies between sender and app until either ends, or the gateway stops. Bounded by the connection's slot.
+async fn tunnel(theirs: OnUpgrade, ours: OnUpgrade, shutdown: CancellationToken, _slot: Slot) {
+    let both = async { tokio::try_join!(theirs, ours) };
+    let (theirs, ours) = match tokio::time::timeout(SWITCH_MAX, both).await {
+        Ok(Ok(ends)) => ends,
+        Ok(Err(error)) => return tracing::debug!(%error, "an upgrade came to nothing"),
+        Err(_elapsed) => return tracing::debug!("an upgrade came to nothing in time"),
+    };
+    let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
+    tokio::select! {
+        result = tokio::io::copy_bidirectional(&mut theirs, &mut ours) => {
+            if let Err(error) = result {
+                tracing::debug!(%error, "an upgraded connection broke");
+            }
+        }
+        () = shutdown.cancelled() => {}
+    }
+}

@@ -1,0 +1,134 @@
+//! The dedup routes as the flow uses them: the configuration, the prepared verifier, the counters; and which of them
+//! a request belongs to.
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method};
+
+use super::Arrived;
+use super::route::{Match, RouteTable};
+use crate::clock::UnixMillis;
+use crate::config::{RouteConfig, Target};
+use crate::metrics;
+use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Verifier};
+
+/// One route, ready to serve.
+#[derive(Debug)]
+pub struct Route {
+    pub(super) config: Arc<RouteConfig>,
+    pub(super) metrics: metrics::Route,
+    /// Present where the provider signs and the route has what it takes to check it.
+    verifier: Option<Verifier>,
+    /// The provider signs, though this route doesn't check it: a cut body would carry a stale signature.
+    signs_unchecked: bool,
+}
+
+/// Every route, by its place in the configuration.
+#[derive(Debug)]
+pub struct Routes {
+    table: RouteTable,
+    routes: Vec<Arc<Route>>,
+}
+
+/// What a request is for.
+#[derive(Debug)]
+pub enum Found {
+    /// An event of this route; the values of its pattern's placeholders as they stand in the path.
+    Event { route: Arc<Route>, path_params: Vec<(String, String)> },
+    /// Not an event, though its path belongs to a route: a handshake, a probe.
+    PassThrough(Target),
+    /// No route's business.
+    Nothing,
+}
+
+/// Why a route can't be served as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    #[error("route {route:?}: secret")]
+    Secret { route: String, #[source] source: CannotPrepare },
+    #[error("two routes match the same requests: {0}")]
+    Conflict(String),
+}
+
+/// A cut body can't be signed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unsignable {
+    #[error("the provider signs, and the route has no secret")]
+    NoSecret,
+    #[error(transparent)]
+    Scheme(#[from] CannotSign),
+}
+
+impl Route {
+    /// Prepares what verifying needs.
+    ///
+    /// # Errors
+    /// When a secret isn't of the form that the provider's scheme takes.
+    pub fn new(config: Arc<RouteConfig>) -> Result<Self, RouteError> {
+        let provider = config.provider.as_ref();
+        let signature = provider.and_then(|provider| provider.signature.as_ref());
+        let secrets: Vec<&[u8]> = config.secrets.iter().map(|secret| secret.expose().as_bytes()).collect();
+        let checks = !secrets.is_empty() || config.public_key.is_some();
+        let verifier = match signature {
+            Some(signature) if checks => {
+                let prepared = signature.prepare(&secrets, config.public_key.as_deref());
+                Some(prepared.map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?)
+            }
+            Some(_) | None => None,
+        };
+        let signs_unchecked = signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
+        let named = provider.map_or("none", |provider| &provider.name);
+        let metrics = metrics::Route::new(&config.name, named);
+        Ok(Self { metrics, verifier, signs_unchecked, config })
+    }
+
+    pub(super) fn verify(&self, arrived: &Arrived, now: UnixMillis) -> Result<(), BadSignature> {
+        match &self.verifier {
+            Some(verifier) => verifier.verify(&arrived.delivery(), now.0),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn items(&self, arrived: &Arrived) -> Items {
+        self.config.items.items(&arrived.delivery())
+    }
+
+    /// The headers that make the app's own verification pass for a cut body.
+    pub(super) fn sign(
+        &self,
+        arrived: &Arrived,
+        body: &[u8],
+    ) -> Result<Vec<(HeaderName, HeaderValue)>, Unsignable> {
+        match &self.verifier {
+            Some(verifier) => Ok(verifier.sign(&arrived.delivery(), body)?),
+            None if self.signs_unchecked => Err(Unsignable::NoSecret),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Routes {
+    /// # Errors
+    /// When two routes want the same requests.
+    pub fn new(routes: Vec<Route>) -> Result<Self, RouteError> {
+        let configs: Vec<Arc<RouteConfig>> = routes.iter().map(|route| Arc::clone(&route.config)).collect();
+        let table = RouteTable::new(&configs).map_err(|conflicts| {
+            let told: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+            RouteError::Conflict(told.join("; "))
+        })?;
+        Ok(Self { table, routes: routes.into_iter().map(Arc::new).collect() })
+    }
+
+    /// The route of a request. `host` is as in the request: any case, with or without a port.
+    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Found {
+        match self.table.find(method, host, path) {
+            Some(Match { index, path_params, event: true, .. }) => {
+                Found::Event { route: Arc::clone(&self.routes[index]), path_params }
+            }
+            Some(Match { index, event: false, .. }) => {
+                Found::PassThrough(self.routes[index].config.upstream.clone())
+            }
+            None => Found::Nothing,
+        }
+    }
+}

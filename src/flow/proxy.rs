@@ -1,0 +1,350 @@
+//! From the first claim to the answer: claim, forward, settle, wait, answer. Runs in a task of its own to its end,
+//! also if the sender hangs up half-way: its retry finds the result.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, LOCATION};
+use http::{HeaderName, HeaderValue, Request, Response};
+
+use super::answer::{self, Refusal};
+use super::forward;
+use super::plan::{Duplicate, Plan};
+use super::prepared::Route;
+use super::settle::{Ending, rule};
+use super::{Arrived, Flow};
+use crate::clock::monotonic;
+use crate::config::{OnDurableDown, OnKeyless, RouteConfig};
+use crate::ledger::{
+    Ask, Conditions, EventKey, Fingerprint, OnUnknown, Receipt, Settlement, Verdict, Waited,
+    WithoutDurable,
+};
+use crate::metrics::{Answer, Said};
+use crate::providers::Items;
+use crate::upstream::Outcome;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const UMAVEZ_KEY: HeaderName = HeaderName::from_static("umavez-key");
+const UMAVEZ_ATTEMPT: HeaderName = HeaderName::from_static("umavez-attempt");
+
+/// A request of a dedup route, read, verified and understood.
+pub(super) struct Work {
+    pub(super) route: Arc<Route>,
+    pub(super) arrived: Arrived,
+    pub(super) items: Items,
+}
+
+/// What one request came to, for the log and the counters.
+pub(super) struct Done {
+    pub(super) answer: Response<Bytes>,
+    pub(super) class: Answer,
+    pub(super) said: &'static str,
+    /// The first item's key, shortened.
+    pub(super) key: Option<String>,
+    pub(super) attempt: u32,
+    /// How long the app had it, and how long it waited for another copy: not the gateway's own time.
+    pub(super) elsewhere: Duration,
+}
+
+/// The items that have keys, and those whose key came before in the same request.
+struct Keyed {
+    places: Vec<usize>,
+    asks: Vec<Ask>,
+    /// (the later item, the earlier one of the same key)
+    twins: Vec<(usize, usize)>,
+}
+
+impl Flow {
+    /// The steps, top to bottom.
+    pub(super) async fn proxy(&self, work: Work) -> Done {
+        let keyed = Keyed::of(&work);
+        let key = keyed.asks.first().map(|ask| ask.key.digest().short());
+        let mut run = Run { flow: self, work, key, attempt: 0, elsewhere: Duration::ZERO };
+        let items = run.work.items.list.len();
+        if keyed.places.len() + keyed.twins.len() < items && run.config().on_keyless == OnKeyless::Reject {
+            run.count(Said::Keyless, items - keyed.places.len() - keyed.twins.len());
+            return run.refuse(Refusal::Keyless);
+        }
+        let single = if items == 1 { keyed.asks.first().map(|ask| ask.key.clone()) } else { None };
+        let verdicts = run.claim(keyed.asks.clone()).await;
+        let plan = Plan::of(items, &keyed.places, &keyed.twins, verdicts);
+        run.count_plan(&plan, keyed.twins.len(), &keyed);
+        let plan = match run.without_ledger(plan).await {
+            Ok(plan) => plan,
+            Err(refusal) => return run.refuse(refusal),
+        };
+        let deadline = monotonic() + run.config().in_flight_wait;
+        if plan.forwards(items) {
+            run.forward(plan, single, deadline).await
+        } else {
+            run.nothing_new(plan, deadline).await
+        }
+    }
+}
+
+/// One request under way.
+struct Run<'a> {
+    flow: &'a Flow,
+    work: Work,
+    key: Option<String>,
+    attempt: u32,
+    elsewhere: Duration,
+}
+
+impl Run<'_> {
+    fn config(&self) -> &RouteConfig {
+        &self.work.route.config
+    }
+
+    async fn claim(&self, asks: Vec<Ask>) -> Vec<Verdict> {
+        if asks.is_empty() {
+            return Vec::new();
+        }
+        let config = self.config();
+        let payload =
+            (config.terms.on_unknown == OnUnknown::Hold).then(|| Arc::new(forward::payload(&self.work.arrived)));
+        let conditions = Conditions {
+            route: Arc::clone(&config.name),
+            terms: config.terms,
+            without_durable: match config.on_durable_down {
+                OnDurableDown::Reject => WithoutDurable::Refuse,
+                OnDurableDown::HotOnly | OnDurableDown::Bypass => WithoutDurable::HotOnly,
+            },
+            payload,
+        };
+        self.flow.ledger.claim(asks, &conditions).await
+    }
+
+    /// Some items got no verdict: the route refuses them, or lets them through without dedup.
+    async fn without_ledger(&self, mut plan: Plan) -> Result<Plan, Refusal> {
+        let exposed = plan.claims.iter().filter(|claim| !claim.is_durable()).count();
+        self.work.route.metrics.exposed.increment(u64::try_from(exposed).unwrap_or(u64::MAX));
+        let Some(error) = plan.unavailable.take() else { return Ok(plan) };
+        if self.config().on_durable_down == OnDurableDown::Bypass {
+            self.work.route.metrics.bypassed.increment(u64::try_from(plan.unavailable_items).unwrap_or(u64::MAX));
+            plan.unclaimed += plan.unavailable_items;
+            return Ok(plan);
+        }
+        let count = plan.claims.len();
+        if count > 0 {
+            self.flow.ledger.settle(plan.claims, Settlement::Release).await;
+        }
+        Err(Refusal::LedgerDown(error))
+    }
+
+    async fn forward(&mut self, plan: Plan, single: Option<EventKey>, deadline: Instant) -> Done {
+        let Plan { claims, removed, waiting, .. } = plan;
+        let config = Arc::clone(&self.work.route.config);
+        let said = if claims.is_empty() { Said::Keyless } else { Said::First };
+        self.attempt = claims.iter().map(crate::ledger::Claim::attempt).max().unwrap_or(0);
+        let mut request = forward::request(&self.work, &removed);
+        if let (Some(key), [claim]) = (single, &*claims) {
+            name(&mut request, &key, claim.attempt());
+        }
+        let began = monotonic();
+        let outcome = self.flow.send(&config, request).await;
+        let took = began.elapsed();
+        self.elsewhere += took;
+        self.work.route.metrics.upstream.record(took);
+        self.count_outcome(&outcome);
+        let ending = rule(&outcome, &config.done, config.terms.on_unknown);
+        let settlement = self.settlement(ending, &outcome);
+        if !claims.is_empty() {
+            let count = claims.len();
+            let landed = self.flow.ledger.settle(claims, settlement.clone()).await;
+            self.work.route.metrics.settled(&settlement, count);
+            self.work.route.metrics.lease_lost.increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
+            if ending == Ending::Hold {
+                tracing::warn!(route = %config.name, key = self.key, "held: nobody knows whether the app has processed this event");
+                return self.done(answer::held(), Answer::Held, Said::Held.label());
+            }
+        }
+        if ending == Ending::Commit && !self.all_done(waiting, deadline).await {
+            return self.refuse(Refusal::InFlight { answer: config.in_flight_answer });
+        }
+        let (answer, class) = answer::forwarded(outcome, said);
+        self.done(answer, class, said.label())
+    }
+
+    /// Every item is a copy: wait for those in flight, then answer as the first time.
+    async fn nothing_new(&mut self, plan: Plan, deadline: Instant) -> Done {
+        let Plan { mut duplicates, waiting, mut held, .. } = plan;
+        let began = monotonic();
+        let mut late = false;
+        for (item, waiter) in waiting {
+            match self.flow.ledger.wait(waiter, deadline).await {
+                Waited::Done { receipt, layer, conflict } => {
+                    let copy = Duplicate { item, receipt, layer, conflict };
+                    self.count(Said::Duplicate, 1);
+                    self.count_duplicate(&copy);
+                    duplicates.push(copy);
+                }
+                Waited::Held => {
+                    self.count(Said::Held, 1);
+                    held += 1;
+                }
+                Waited::NotDone => {
+                    self.count(Said::InFlight, 1);
+                    late = true;
+                }
+            }
+        }
+        self.elsewhere += began.elapsed();
+        if late {
+            return self.refuse(Refusal::InFlight { answer: self.config().in_flight_answer });
+        }
+        if held > 0 {
+            return self.done(answer::held(), Answer::Held, Said::Held.label());
+        }
+        let first = duplicates.iter().min_by_key(|copy| copy.item).expect("neither new, in flight nor held");
+        let answer = answer::replay(&first.receipt, &self.config().duplicate_answer);
+        self.done(answer, Answer::Replayed, Said::Duplicate.label())
+    }
+
+    /// Waits for a mixed batch's items that others process; false where one isn't done in time.
+    async fn all_done(&mut self, waiting: Vec<(usize, crate::ledger::Waiter)>, deadline: Instant) -> bool {
+        let began = monotonic();
+        let mut all = true;
+        for (item, waiter) in waiting {
+            match self.flow.ledger.wait(waiter, deadline).await {
+                Waited::Done { receipt, layer, conflict } => {
+                    self.count(Said::Duplicate, 1);
+                    self.count_duplicate(&Duplicate { item, receipt, layer, conflict });
+                }
+                Waited::Held => self.count(Said::Held, 1),
+                Waited::NotDone => {
+                    self.count(Said::InFlight, 1);
+                    all = false;
+                }
+            }
+        }
+        self.elsewhere += began.elapsed();
+        all
+    }
+
+    fn settlement(&self, ending: Ending, outcome: &Outcome) -> Settlement {
+        match (ending, outcome) {
+            (Ending::Commit, Outcome::Answered(answer)) => {
+                Settlement::Commit(Arc::new(self.receipt(answer)))
+            }
+            (Ending::Hold, _) => Settlement::Hold,
+            (Ending::Release, _) | (Ending::Commit, Outcome::NeverSent(_) | Outcome::Unknown(_)) => {
+                Settlement::Release
+            }
+        }
+    }
+
+    /// What is kept of the app's answer.
+    fn receipt(&self, answer: &Response<Bytes>) -> Receipt {
+        let config = self.config();
+        let kept = [CONTENT_TYPE, LOCATION].into_iter().chain(config.receipt_headers.iter().cloned());
+        let headers = kept
+            .flat_map(|name| {
+                let values = answer.headers().get_all(&name).iter().cloned().collect::<Vec<HeaderValue>>();
+                values.into_iter().map(move |value| (name.clone(), value))
+            })
+            .collect();
+        let body = (answer.body().len() <= config.receipt_limit).then(|| answer.body().clone());
+        Receipt { status: answer.status().as_u16(), headers, body, at: self.flow.shared.clock.now() }
+    }
+
+    fn count(&self, said: Said, items: usize) {
+        self.work.route.metrics.items(said, items);
+    }
+
+    /// Items in flight are counted when it is known what became of them.
+    fn count_plan(&self, plan: &Plan, twins: usize, keyed: &Keyed) {
+        self.count(Said::First, plan.claims.len());
+        self.count(Said::Keyless, plan.unclaimed);
+        self.count(Said::Duplicate, plan.duplicates.len() + twins);
+        self.count(Said::Held, plan.held);
+        self.count(Said::Unavailable, plan.unavailable_items);
+        for copy in &plan.duplicates {
+            self.count_duplicate(copy);
+            self.note_conflict(copy, keyed);
+        }
+    }
+
+    fn count_duplicate(&self, copy: &Duplicate) {
+        self.work.route.metrics.duplicate(copy.layer);
+        if copy.conflict.is_some() {
+            self.work.route.metrics.conflicts.increment(1);
+        }
+    }
+
+    /// The same key with another body: an id that is reused would otherwise swallow events unseen.
+    fn note_conflict(&self, copy: &Duplicate, keyed: &Keyed) {
+        let Some(processed) = copy.conflict else { return };
+        let Some(at) = keyed.places.iter().position(|place| *place == copy.item) else { return };
+        let ask = &keyed.asks[at];
+        self.flow.ledger.note_conflict(ask);
+        tracing::warn!(
+            route = %self.config().name, key = ask.key.digest().short(),
+            processed = %processed, copy = %ask.fingerprint,
+            "a copy differs from the event that was processed under its key"
+        );
+    }
+
+    fn count_outcome(&self, outcome: &Outcome) {
+        let metrics = &self.work.route.metrics;
+        match outcome {
+            Outcome::Answered(_) => metrics.answered.increment(1),
+            Outcome::NeverSent(error) | Outcome::Unknown(error) => {
+                match outcome {
+                    Outcome::Unknown(_) => metrics.unknown.increment(1),
+                    Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
+                }
+                tracing::warn!(
+                    route = %self.config().name, key = self.key, error = error as &dyn std::error::Error,
+                    "no complete answer from the app"
+                );
+            }
+        }
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> Done {
+        if let Refusal::LedgerDown(error) = &refusal {
+            tracing::error!(route = %self.config().name, error = error as &dyn std::error::Error, "refused: no verdict is possible");
+        }
+        self.done(refusal.answer(), refusal.class(), refusal.said())
+    }
+
+    fn done(&mut self, answer: Response<Bytes>, class: Answer, said: &'static str) -> Done {
+        Done { answer, class, said, key: self.key.take(), attempt: self.attempt, elsewhere: self.elsewhere }
+    }
+}
+
+impl Keyed {
+    fn of(work: &Work) -> Self {
+        let scope = work.route.config.scope.fill(&work.arrived.path_params);
+        let mut keyed = Self { places: Vec::new(), asks: Vec::new(), twins: Vec::new() };
+        let mut seen = HashMap::new();
+        let many = work.items.list.len() > 1;
+        for (place, item) in work.items.list.iter().enumerate() {
+            let Ok(parts) = &item.parts else { continue };
+            let key = EventKey::new(&scope, parts);
+            if many && let Some(first) = seen.insert(key.digest(), place) {
+                seen.insert(key.digest(), first);
+                keyed.twins.push((place, first));
+                continue;
+            }
+            let bytes = work.arrived.decoded.get(item.span.clone()).unwrap_or_default();
+            keyed.asks.push(Ask { key, fingerprint: Fingerprint::of(bytes) });
+            keyed.places.push(place);
+        }
+        keyed
+    }
+}
+
+/// Tells the app which event this is, so that it can be idempotent itself.
+fn name(request: &mut Request<Bytes>, key: &EventKey, attempt: u32) {
+    let Ok(value) = HeaderValue::try_from(key.readable().as_ref()) else { return };
+    let headers = request.headers_mut();
+    headers.insert(UMAVEZ_KEY, value.clone());
+    headers.insert(UMAVEZ_ATTEMPT, HeaderValue::from(attempt));
+    if !headers.contains_key(IDEMPOTENCY_KEY) {
+        headers.insert(IDEMPOTENCY_KEY, value);
+    }
+}

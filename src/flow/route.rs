@@ -1,0 +1,337 @@
+//! Which route a request belongs to: host, then path pattern, then method. Paths are compared as they came,
+//! byte for byte: nothing is decoded or normalised.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use http::Method;
+use matchit::Router;
+
+use crate::config::RouteConfig;
+
+/// Every route, ready to be matched.
+#[derive(Debug, Default)]
+pub struct RouteTable {
+    any_host: Paths,
+    /// By lower-case host without port.
+    hosts: HashMap<String, Paths>,
+}
+
+/// The route that a request's host and path belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// The route's position in the configuration.
+    pub index: usize,
+    /// False where the route's events come by other methods: the request passes through.
+    pub event: bool,
+    /// Values of the pattern's placeholders, as they stand in the path. Not allocated where there are none, or
+    /// where the request is no event.
+    pub path_params: Vec<(String, String)>,
+}
+
+/// Two routes that want the same requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteConflict {
+    /// Names of the two, in the configuration's order.
+    pub first: String,
+    pub second: String,
+    pub second_index: usize,
+}
+
+impl fmt::Display for RouteConflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "matches requests that the route {:?} matches too", self.first)
+    }
+}
+
+impl RouteTable {
+    /// Builds the table, or names every pair of routes that matches the same host, path and method.
+    pub fn new(routes: &[Arc<RouteConfig>]) -> Result<Self, Vec<RouteConflict>> {
+        let mut table = Self::default();
+        let mut conflicts = Vec::new();
+        for (index, route) in routes.iter().enumerate() {
+            let paths = table.paths(route.host.as_deref());
+            if let Err(first) = paths.insert(&route.path.0, index, route) {
+                conflicts.push(RouteConflict { first, second: route.name.to_string(), second_index: index });
+            }
+        }
+        // What a pattern matches besides its own text comes last and gives way to any route that was written.
+        for (index, route) in routes.iter().enumerate() {
+            for pattern in implied_patterns(route) {
+                table.paths(route.host.as_deref()).insert_where_free(&pattern, index, route);
+            }
+        }
+        if conflicts.is_empty() { Ok(table) } else { Err(conflicts) }
+    }
+
+    /// The route of a request; `None` where no route has its path. `host` is as in the request: any case, with or
+    /// without a port. A route of that host stands before routes of any host.
+    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Match> {
+        let own = match host {
+            Some(host) if !self.hosts.is_empty() => self.host(without_port(host)),
+            Some(_) | None => None,
+        };
+        let own = own.and_then(|paths| paths.find(method, path));
+        match own {
+            Some(Match { event: true, .. }) => own,
+            Some(_) => self.any_host.find(method, path).filter(|found| found.event).or(own),
+            None => self.any_host.find(method, path),
+        }
+    }
+
+    fn host(&self, host: &str) -> Option<&Paths> {
+        if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return self.hosts.get(host.to_ascii_lowercase().as_str());
+        }
+        self.hosts.get(host)
+    }
+
+    fn paths(&mut self, host: Option<&str>) -> &mut Paths {
+        match host {
+            Some(host) => self.hosts.entry(host.to_ascii_lowercase()).or_default(),
+            None => &mut self.any_host,
+        }
+    }
+}
+
+/// The patterns of one host.
+#[derive(Default)]
+struct Paths {
+    /// Leads to a position in `entries`.
+    router: Router<usize>,
+    /// The same by the pattern's text, for building.
+    positions: HashMap<String, usize>,
+    /// The routes under each pattern; their methods differ.
+    entries: Vec<Vec<Entry>>,
+}
+
+/// One route under a pattern.
+#[derive(Debug)]
+struct Entry {
+    route: Arc<RouteConfig>,
+    index: usize,
+    /// The route's own names for the pattern's placeholders, in order.
+    names: Vec<String>,
+}
+
+impl Paths {
+    /// Adds a route; gives the name of the one that is in its way.
+    fn insert(&mut self, pattern: &str, index: usize, route: &Arc<RouteConfig>) -> Result<(), String> {
+        // The names are the route's own, also under a pattern that it only implies.
+        let (pattern, (_, names)) = (numbered(pattern).0, numbered(&route.path.0));
+        let position = match self.positions.get(&pattern) {
+            Some(position) => *position,
+            None => self.new_position(pattern)?,
+        };
+        let entries = &mut self.entries[position];
+        if let Some(other) = entries.iter().find(|other| other.overlaps(route)) {
+            return Err(other.route.name.to_string());
+        }
+        entries.push(Entry { route: Arc::clone(route), index, names });
+        Ok(())
+    }
+
+    fn new_position(&mut self, pattern: String) -> Result<usize, String> {
+        let position = self.entries.len();
+        match self.router.insert(pattern.clone(), position) {
+            Ok(()) => {}
+            Err(matchit::InsertError::Conflict { with }) => {
+                let other = self.positions.get(&with).and_then(|position| self.entries[*position].first());
+                return Err(other.map_or(with, |entry| entry.route.name.to_string()));
+            }
+            Err(other) => return Err(other.to_string()),
+        }
+        self.positions.insert(pattern, position);
+        self.entries.push(Vec::new());
+        Ok(position)
+    }
+
+    /// Adds a route under a pattern that it only implies, unless another wants those requests.
+    fn insert_where_free(&mut self, pattern: &str, index: usize, route: &Arc<RouteConfig>) {
+        if self.insert(pattern, index, route).is_err() {
+            tracing::debug!(route = %route.name, pattern, "an implied path belongs to another route");
+        }
+    }
+
+    fn find(&self, method: &Method, path: &str) -> Option<Match> {
+        let matched = self.router.at(path).ok()?;
+        let entries = &self.entries[*matched.value];
+        let Some(entry) = entries.iter().find(|entry| takes(&entry.route, method)) else {
+            let index = entries.first()?.index;
+            return Some(Match { index, event: false, path_params: Vec::new() });
+        };
+        let path_params = if entry.names.is_empty() {
+            Vec::new()
+        } else {
+            let values = matched.params.iter().map(|(_, value)| value);
+            let values = values.chain(std::iter::repeat("")).map(str::to_owned);
+            entry.names.iter().cloned().zip(values).collect()
+        };
+        Some(Match { index: entry.index, event: true, path_params })
+    }
+}
+
+impl fmt::Debug for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Paths")
+    }
+}
+
+impl Entry {
+    /// Whether some request would be both routes'.
+    fn overlaps(&self, other: &RouteConfig) -> bool {
+        match (&self.route.methods, &other.methods) {
+            (Some(mine), Some(others)) => mine.iter().any(|method| others.contains(method)),
+            (Some(mine), None) => mine.iter().any(|method| takes(other, method)),
+            (None, Some(others)) => others.iter().any(|method| takes(&self.route, method)),
+            (None, None) => true,
+        }
+    }
+}
+
+/// Whether requests with this method are the route's events.
+fn takes(route: &RouteConfig, method: &Method) -> bool {
+    match &route.methods {
+        Some(methods) => methods.contains(method),
+        None => {
+            ![Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::CONNECT].contains(method)
+        }
+    }
+}
+
+/// Patterns a route also matches: the empty rest of `{*rest}`, and what is below it for a provider that appends
+/// to the path.
+fn implied_patterns(route: &RouteConfig) -> Vec<String> {
+    let path = route.path.0.as_str();
+    let mut patterns = Vec::new();
+    if let Some((before, _)) = path.split_once("{*") {
+        patterns.push(before.to_owned());
+    } else if route.provider.as_ref().is_some_and(|provider| provider.subpaths) {
+        let base = path.trim_end_matches('/');
+        patterns.push(format!("{base}/{{*rest}}"));
+        patterns.push(format!("{base}/"));
+    }
+    patterns
+}
+
+/// A pattern with its placeholders numbered, so that patterns which differ only in names are one; and the names.
+fn numbered(pattern: &str) -> (String, Vec<String>) {
+    let mut text = String::with_capacity(pattern.len());
+    let mut names = Vec::new();
+    for chunk in pattern.split_inclusive('}') {
+        let Some((before, name)) = chunk.split_once('{') else {
+            text.push_str(chunk);
+            continue;
+        };
+        let name = name.trim_end_matches('}');
+        let star = if name.starts_with('*') { "*" } else { "" };
+        text.push_str(&format!("{before}{{{star}p{}}}", names.len()));
+        names.push(name.trim_start_matches('*').to_owned());
+    }
+    (text, names)
+}
+
+/// A host without its port; `[::1]:80` becomes `[::1]`.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
+        Some(_) | None => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+
+    /// Routes by name, host, path and method; an empty host or method is left out.
+    fn routes(written: &[(&str, &str, &str, &str)]) -> Result<RouteTable, String> {
+        let mut file = String::new();
+        for (name, host, path, method) in written {
+            file.push_str(&format!(
+                "[[route]]\nname = {name:?}\npath = {path:?}\nupstream = \"http://127.0.0.1:1\"\n"
+            ));
+            let provider = *name == "evolution";
+            file.push_str(if provider { "provider = \"evolution\"\n" } else { "key = [\"$.id\"]\n" });
+            for (field, value) in [("host", host), ("method", method)].iter().filter(|(_, v)| !v.is_empty()) {
+                file.push_str(&format!("{field} = {value:?}\n"));
+            }
+        }
+        let config = Config::parse(Path::new("u.toml"), &file, &Environment::new());
+        let (config, _) = config.map_err(|errors| errors.to_string())?;
+        RouteTable::new(&config.routes).map_err(|conflicts| format!("{conflicts:?}"))
+    }
+
+    #[test]
+    fn host_then_path_then_method() {
+        let table = routes(&[
+            ("exact", "", "/a/exact", ""),
+            ("one", "", "/a/{x}", ""),
+            ("rest", "", "/b/{*rest}", ""),
+            ("put", "", "/m", "PUT"),
+            ("get", "", "/m", "GET"),
+            ("own", "hooks.example.com", "/a/exact", "POST"),
+            ("evolution", "", "/evo", ""),
+            ("below", "", "/evo/connection-update", ""),
+        ])
+        .unwrap();
+        let found = |method: &str, host: &str, path: &str| {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let found = table.find(&method, Some(host).filter(|host| !host.is_empty()), path)?;
+            let params: Vec<String> =
+                found.path_params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            Some((found.index, found.event, params.join(",")))
+        };
+        let event = |index: usize, params: &str| Some((index, true, params.to_owned()));
+        let passes = |index: usize| Some((index, false, String::new()));
+        assert_eq!(found("POST", "", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "", "/a/other"), event(1, "x=other"));
+        assert_eq!(found("POST", "", "/a/%2e%2E"), event(1, "x=%2e%2E"));
+        assert_eq!(found("POST", "", "/a/"), None);
+        assert_eq!(found("POST", "", "/A/exact"), None);
+        assert_eq!(found("POST", "", "//a/exact"), None);
+        assert_eq!(found("POST", "", "/a/exact/"), None);
+        assert_eq!(found("POST", "", "/b/c/d"), event(2, "rest=c/d"));
+        assert_eq!(found("POST", "", "/b/"), event(2, "rest="));
+        assert_eq!(found("POST", "", "/b"), None);
+        assert_eq!(found("PUT", "", "/m"), event(3, ""));
+        assert_eq!(found("GET", "", "/m"), event(4, ""));
+        assert_eq!(found("POST", "", "/m"), passes(3));
+        assert_eq!(found("HEAD", "", "/a/exact"), passes(0));
+        assert_eq!(found("POST", "Hooks.Example.COM:8443", "/a/exact"), event(5, ""));
+        assert_eq!(found("PUT", "hooks.example.com", "/a/exact"), event(0, ""));
+        assert_eq!(found("GET", "hooks.example.com", "/a/exact"), passes(5));
+        assert_eq!(found("POST", "other.example.com", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "[::1]:80", "/a/exact"), event(0, ""));
+        assert_eq!(found("POST", "", "/evo"), event(6, ""));
+        assert_eq!(found("POST", "", "/evo/messages-upsert"), event(6, ""));
+        assert_eq!(found("POST", "", "/evo/connection-update"), event(7, ""));
+    }
+
+    #[test]
+    fn routes_that_want_the_same_requests_are_refused() {
+        let refused = [
+            [("a", "", "/x", ""), ("b", "", "/x", "")],
+            [("a", "", "/x", ""), ("b", "", "/x", "PATCH")],
+            [("a", "", "/{n}", "PUT"), ("b", "", "/{m}", "PUT")],
+            [("a", "h.example.com", "/x", ""), ("b", "H.example.com", "/x", "")],
+            [("a", "", "/{x}", ""), ("b", "", "/{*rest}", "")],
+        ];
+        for written in refused {
+            let told = routes(&written).unwrap_err();
+            assert!(told.contains("the route \"a\" matches too"), "{written:?}: {told}");
+        }
+        let taken = [
+            [("a", "", "/x", "GET"), ("b", "", "/x", "")],
+            [("a", "", "/x", "PUT"), ("b", "", "/x", "POST")],
+            [("a", "", "/x/y", ""), ("b", "", "/{*rest}", "")],
+            [("a", "h.example.com", "/x", ""), ("b", "", "/x", "")],
+        ];
+        for written in taken {
+            assert!(routes(&written).is_ok(), "{written:?}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Settlements that the durable store couldn't take at once: retried until they land or somebody else holds the event. Also
+//! claims that may have been written though nobody heard (they are released), and what the hot store alone decided
+//! while the durable store was away (it is caught up).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::claim::{Claim, EventKey, Fence, Receipt, Settlement};
+use super::durable::{End, HotOnly, SettleAsk};
+use super::{Conditions, Ledger};
+use crate::clock::monotonic;
+
+/// Most jobs that may wait; past it a job is dropped, logged and counted.
+const JOBS_MAX: usize = 65_536;
+/// How long to rest after the durable store refused.
+const REST: Duration = Duration::from_millis(500);
+/// How many more tries a stop grants, `REST` apart.
+const LAST_TRIES: u32 = 10;
+
+/// Where jobs are left.
+#[derive(Debug)]
+pub(super) struct Background {
+    jobs: mpsc::Sender<Job>,
+    waiting: std::sync::Arc<AtomicUsize>,
+}
+
+/// What does them.
+pub(super) struct Work {
+    jobs: mpsc::Receiver<Job>,
+    waiting: std::sync::Arc<AtomicUsize>,
+    queue: VecDeque<Job>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Settle { claims: Vec<Claim>, settlement: Settlement },
+    Abandon { ask: SettleAsk, since: std::time::Instant, lease: Duration },
+    /// The event, and when it was first claimed on this process's monotonic clock.
+    CatchUp(HotOnly, std::time::Instant),
+}
+
+impl Background {
+    pub(super) fn new() -> (Self, Work) {
+        let (send, jobs) = mpsc::channel(JOBS_MAX);
+        let waiting = std::sync::Arc::<AtomicUsize>::default();
+        (
+            Self { jobs: send, waiting: std::sync::Arc::clone(&waiting) },
+            Work { jobs, waiting, queue: VecDeque::new() },
+        )
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn retry(&self, claims: Vec<Claim>, settlement: Settlement) {
+        self.leave(Job::Settle { claims, settlement });
+    }
+
+    /// A claim that failed may have been written all the same: it is given back when the store can be asked.
+    pub(super) fn abandon(&self, key: &EventKey, fence: Fence, on: &Conditions) {
+        let payload = on.payload.as_ref().map(|payload| payload.id);
+        let ask = SettleAsk { digest: key.digest(), fence, end: End::Release, payload };
+        self.leave(Job::Abandon { ask, since: monotonic(), lease: on.terms.lease });
+    }
+
+    pub(super) fn catch_up(&self, claim: &Claim, receipt: &std::sync::Arc<Receipt>) {
+        let event = HotOnly {
+            key: claim.key.clone(),
+            route: std::sync::Arc::clone(&claim.route),
+            fence: claim.fence,
+            lease: claim.terms.lease,
+            durable_ttl: claim.terms.durable_ttl,
+            on_unknown: claim.terms.on_unknown,
+            fingerprint: claim.fingerprint,
+            age: Duration::ZERO,
+            receipt: Some(std::sync::Arc::clone(receipt)),
+        };
+        self.leave(Job::CatchUp(event, claim.taken));
+    }
+
+    fn leave(&self, job: Job) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        if self.jobs.try_send(job).is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            tracing::error!(jobs_max = JOBS_MAX, "a settlement was dropped: too many wait for the durable store");
+        }
+    }
+}
+
+impl Work {
+    /// Works until `stop`, then tries a little longer to leave nothing unsettled.
+    pub(super) async fn run(mut self, ledger: Ledger, stop: CancellationToken) {
+        while let Some(job) = stop.run_until_cancelled(self.next()).await.flatten() {
+            if let Err(job) = self.done(&ledger, job).await {
+                self.queue.push_front(job);
+                stop.run_until_cancelled(tokio::time::sleep(REST)).await;
+            }
+        }
+        self.jobs.close();
+        let mut tries_left = LAST_TRIES;
+        while let Some(job) = self.next().await {
+            if let Err(job) = self.done(&ledger, job).await {
+                if tries_left == 0 {
+                    tracing::error!(unsettled = self.queue.len() + self.jobs.len() + 1, "stopped with unsettled claims; their leases will lapse");
+                    return;
+                }
+                tries_left -= 1;
+                self.queue.push_front(job);
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<Job> {
+        match self.queue.pop_front() {
+            Some(job) => Some(job),
+            None => self.jobs.recv().await,
+        }
+    }
+
+    /// Tries one job; gives it back where the durable store still can't be asked.
+    async fn done(&self, ledger: &Ledger, job: Job) -> Result<(), Job> {
+        let left = match job {
+            Job::Settle { claims, settlement } => settle(ledger, claims, settlement).await,
+            Job::Abandon { ask, since, lease } => abandon(ledger, ask, since, lease).await,
+            Job::CatchUp(mut event, claimed) => {
+                event.age = claimed.elapsed();
+                let said = ledger.shared.durable.record_hot_only(vec![event.clone()]).await;
+                said.is_err().then_some(Job::CatchUp(event, claimed))
+            }
+        };
+        match left {
+            Some(job) => Err(job),
+            None => {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Goes on past the lease: while the store is away nobody else can have claimed the event, and if somebody does when it
+/// is back, the fence tells.
+async fn settle(ledger: &Ledger, claims: Vec<Claim>, settlement: Settlement) -> Option<Job> {
+    if let Some(settled) = ledger.record(&claims, &settlement).await {
+        ledger.finish(claims, settled, &settlement).await;
+        return None;
+    }
+    Some(Job::Settle { claims, settlement })
+}
+
+async fn abandon(ledger: &Ledger, ask: SettleAsk, since: std::time::Instant, lease: Duration) -> Option<Job> {
+    let said = ledger.shared.durable.settle(vec![ask.clone()]).await;
+    (said.is_err() && since.elapsed() < lease).then_some(Job::Abandon { ask, since, lease })
+}

@@ -1,0 +1,290 @@
+//! The hot store in Redis, Valkey or what speaks like them: standalone, Cluster or behind Sentinel. This folder
+//! is the only one that names fred. A handle has one connection, on its own thread's runtime.
+
+mod connect;
+mod keeper;
+mod script;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fred::clients::{Client, WithOptions};
+use fred::error::ErrorKind;
+use fred::interfaces::{ClientLike, KeysInterface, LuaInterface, PubsubInterface};
+use fred::types::{Expiration, SetOptions, Value as Reply};
+use futures_util::future::join_all;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use self::connect::Target;
+use self::script::Script;
+use super::breaker::{Breaker, BreakerState, Counters, HotCounts, count};
+use super::value::{self, Value};
+use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Watched};
+use crate::config::RedisConfig;
+use crate::ledger::claim::{Digest, EventKey, Fence};
+
+/// What fred says went wrong.
+pub type Cause = fred::error::Error;
+
+/// Longest life of a key; Redis refuses an expiry past its clock's range.
+const TTL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+/// One thread's handle.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    node: Arc<Node>,
+    /// Fails at once while it is not connected, and gives up at the deadline: fred then neither sends nor
+    /// keeps the command, and drops a late answer.
+    client: WithOptions<Client>,
+    breaker: Arc<Breaker>,
+    /// The last handle's end ends the node's tasks.
+    closes: Arc<DropGuard>,
+}
+
+/// What the handles of one process share.
+#[derive(Debug)]
+struct Node {
+    target: Target,
+    prefix: String,
+    /// `<prefix>:settled`: where ends are told.
+    channel: String,
+    timeout: Duration,
+    /// Set once the server refused `SET … NX GET` (before 7.0): scripts do the same from then on.
+    scripted: AtomicBool,
+    counters: Arc<Counters>,
+    tracker: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Redis {
+    pub(super) async fn open(
+        config: &RedisConfig,
+        pushes_max: usize,
+        tracker: &TaskTracker,
+    ) -> Result<(Self, mpsc::Receiver<Digest>), HotOpenError> {
+        let closing = CancellationToken::new();
+        let node = Arc::new(Node {
+            target: Target::parse(config)?,
+            channel: format!("{}:settled", config.prefix),
+            prefix: config.prefix.clone(),
+            timeout: config.timeout,
+            scripted: AtomicBool::new(false),
+            counters: Arc::default(),
+            tracker: tracker.clone(),
+            closing: closing.clone(),
+        });
+        let (sender, pushes) = mpsc::channel(pushes_max);
+        tracker.spawn(keeper::listen(Arc::clone(&node), sender));
+        Ok((Self::connect(node, Arc::new(closing.drop_guard())).await, pushes))
+    }
+
+    pub(super) async fn on_this_worker(&self) -> Self {
+        Self::connect(Arc::clone(&self.node), Arc::clone(&self.closes)).await
+    }
+
+    async fn connect(node: Arc<Node>, closes: Arc<DropGuard>) -> Self {
+        let breaker = Arc::new(Breaker::new(Arc::clone(&node.counters)));
+        let client = node.target.client();
+        let options = node.target.options(node.timeout);
+        node.tracker.spawn(keeper::keep(Arc::clone(&node), client.clone(), Arc::clone(&breaker)));
+        let connected = breaker.wait_until(false);
+        if tokio::time::timeout(keeper::FIRST_WAIT, connected).await.is_err() {
+            tracing::warn!("redis is not there yet: the durable store decides alone until it is");
+        }
+        Self { client: client.with_options(&options), node, breaker, closes }
+    }
+
+    pub(super) async fn claim(&self, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
+        self.rested()?;
+        match asks {
+            // The usual request carries one event: no vector of futures.
+            [ask] => Ok(vec![self.claim_one(ask).await?]),
+            // Sent in one go: fred writes commands that wait in its queue with one system call, to every
+            // cluster node at once.
+            many => join_all(many.iter().map(|ask| self.claim_one(ask))).await.into_iter().collect(),
+        }
+    }
+
+    async fn claim_one(&self, ask: &HotAsk) -> Result<HotSeen, HotError> {
+        let name = value::name(&self.node.prefix, &ask.key);
+        let mark = value::mark(ask.fence);
+        let reply = self.set(name, mark, ask.mark_ttl, Some(SetOptions::NX)).await?;
+        let Some(bytes) = self.bytes(reply)? else { return Ok(HotSeen::Claimed) };
+        Ok(match Value::parse(&bytes) {
+            Value::Done(done) => HotSeen::Done(done),
+            Value::Mark { fence, .. } if fence == ask.fence => HotSeen::Claimed,
+            Value::Mark { .. } => HotSeen::Processing,
+            Value::Unreadable => {
+                count(&self.node.counters.unreadable);
+                HotSeen::Processing
+            }
+        })
+    }
+
+    pub(super) async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
+        self.rested()?;
+        join_all(ends.iter().map(|end| self.done_one(end))).await.into_iter().collect()
+    }
+
+    async fn done_one(&self, end: &HotDone) -> Result<(), HotError> {
+        let name = value::name(&self.node.prefix, &end.key);
+        let reply = self.set(name, value::done(&end.done), end.ttl, None).await?;
+        if self.bytes(reply)?.is_some_and(|old| value::is_watched(&old)) {
+            let digest = end.key.digest().to_string();
+            self.settle_answer(self.client.publish::<(), _, _>(self.node.channel.as_str(), digest).await)?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn release(&self, keys: Vec<(EventKey, Fence)>) -> Result<(), HotError> {
+        self.rested()?;
+        let one = async |key: &EventKey, fence: Fence| {
+            let arguments = vec![
+                Bytes::from(fence.0.to_string()),
+                Bytes::from(self.node.channel.clone()),
+                Bytes::from(key.digest().to_string()),
+            ];
+            self.run(&script::RELEASE, value::name(&self.node.prefix, key), arguments).await.map(|_| ())
+        };
+        join_all(keys.iter().map(|(key, fence)| one(key, *fence))).await.into_iter().collect()
+    }
+
+    pub(super) async fn watch(&self, key: &EventKey) -> Result<Watched, HotError> {
+        self.rested()?;
+        let reply = self.run(&script::WATCH, value::name(&self.node.prefix, key), Vec::new()).await?;
+        Ok(match self.bytes(reply)?.map(|bytes| Value::parse(&bytes)) {
+            Some(Value::Mark { .. }) => Watched::Watching,
+            Some(Value::Done(done)) => Watched::Done(done),
+            Some(Value::Unreadable) | None => Watched::Absent,
+        })
+    }
+
+    pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
+        self.rested()?;
+        let name = value::name(&self.node.prefix, key);
+        self.settle_answer(self.client.del::<(), _>(name).await)
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), HotError> {
+        self.rested()?;
+        self.settle_answer(self.client.ping::<()>(None).await)
+    }
+
+    pub(super) fn breaker_state(&self) -> BreakerState {
+        self.node.counters.state()
+    }
+
+    pub(super) fn counts(&self) -> HotCounts {
+        self.node.counters.read()
+    }
+
+    pub(super) fn close(&self) {
+        self.node.closing.cancel();
+    }
+
+    /// Value and expiry in one command, and what was there before: a key without a time to live can't be.
+    async fn set(
+        &self,
+        name: Bytes,
+        bytes: Bytes,
+        ttl: Duration,
+        only: Option<SetOptions>,
+    ) -> Result<Reply, HotError> {
+        let ttl = millis(ttl);
+        if !self.node.scripted.load(Ordering::Relaxed) {
+            let expiry = Some(Expiration::PX(ttl));
+            let answer = self.client.set(name.clone(), bytes.clone(), expiry, only.clone(), true).await;
+            match answer {
+                Err(cause) if is_syntax_error(&cause) => self.node.fall_back_to_scripts(),
+                answer => return self.settle_answer(answer),
+            }
+        }
+        let script = if only.is_some() { &script::CLAIM } else { &script::DONE };
+        self.run(script, name, vec![bytes, Bytes::from(ttl.to_string())]).await
+    }
+
+    /// One script on one key; its text is sent only where the server doesn't know it.
+    async fn run(&self, script: &Script, name: Bytes, arguments: Vec<Bytes>) -> Result<Reply, HotError> {
+        let answer = self.client.evalsha(script.hash(), vec![name.clone()], arguments.clone()).await;
+        let answer = match answer {
+            Err(cause) if cause.details().starts_with("NOSCRIPT") => {
+                self.client.eval(script.text(), vec![name], arguments).await
+            }
+            answer => answer,
+        };
+        self.settle_answer(answer)
+    }
+
+    /// A string's bytes. Another type is none that we wrote; Redis says WRONGTYPE before it comes to that.
+    fn bytes(&self, reply: Reply) -> Result<Option<Bytes>, HotError> {
+        match reply {
+            Reply::Null => Ok(None),
+            Reply::Bytes(bytes) => Ok(Some(bytes)),
+            Reply::String(text) => Ok(Some(text.into_inner())),
+            other => {
+                let what = format!("an answer of kind {:?}", other.kind());
+                self.settle_answer(Err(Cause::new(ErrorKind::Protocol, what)))
+            }
+        }
+    }
+
+    fn rested(&self) -> Result<(), HotError> {
+        if !self.breaker.is_open() {
+            return Ok(());
+        }
+        count(&self.node.counters.rested);
+        Err(HotError::Resting)
+    }
+
+    /// Tells the breaker what came of a call.
+    fn settle_answer<T>(&self, answer: Result<T, Cause>) -> Result<T, HotError> {
+        let cause = match answer {
+            Ok(value) => {
+                self.breaker.answered();
+                return Ok(value);
+            }
+            Err(cause) => cause,
+        };
+        if *cause.kind() == ErrorKind::Timeout {
+            count(&self.node.counters.slow);
+            self.breaker.failed(false);
+            return Err(HotError::Slow(self.node.timeout));
+        }
+        count(&self.node.counters.refused);
+        // One key of a wrong type says nothing of the server. What says that no write will pass (LOADING,
+        // READONLY after a failover, OOM, MISCONF, NOAUTH, …) rests like a silence does.
+        if !cause.details().starts_with("WRONGTYPE") {
+            self.breaker.failed(is_lost(&cause));
+        }
+        Err(HotError::Refused(Box::new(cause)))
+    }
+}
+
+impl Node {
+    fn fall_back_to_scripts(&self) {
+        if !self.scripted.swap(true, Ordering::Relaxed) {
+            tracing::info!("redis is older than 7.0: claims go through scripts");
+        }
+    }
+}
+
+/// True where the connection is gone, or the server is one that takes no writes.
+fn is_lost(cause: &Cause) -> bool {
+    match cause.kind() {
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Auth => true,
+        _ => cause.details().starts_with("READONLY") || cause.details().starts_with("LOADING"),
+    }
+}
+
+fn is_syntax_error(cause: &Cause) -> bool {
+    cause.details().starts_with("ERR syntax error")
+}
+
+/// At least one: a TTL of nothing is no TTL, which Redis refuses.
+fn millis(ttl: Duration) -> i64 {
+    i64::try_from(ttl.min(TTL_MAX).as_millis()).unwrap_or(i64::MAX).max(1)
+}

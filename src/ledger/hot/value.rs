@@ -1,0 +1,236 @@
+//! What the hot store keeps under a key, as text that a person reads in `redis-cli`. Pure: bytes in, bytes out.
+//!
+//! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end.
+//! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body;
+//! or `done - <fingerprint>` alone where the receipt stays in the durable store.
+//! Anything else is nothing we wrote, and never reads as done.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderName, HeaderValue};
+
+use super::Done;
+use crate::clock::UnixMillis;
+use crate::ledger::claim::{EventKey, Fence, Fingerprint, READABLE_TEXT_MAX, Receipt};
+
+/// Longest receipt that the hot store keeps, bytes; the durable store has the longer ones.
+pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
+/// Where a mark's watched byte stands.
+pub(super) const WATCHED_AT: u32 = 11;
+
+const MARK: &[u8] = b"processing ";
+const DONE: &[u8] = b"done ";
+
+/// What a value says.
+#[derive(Debug, PartialEq)]
+pub(super) enum Value {
+    Mark {
+        fence: Fence,
+        /// A copy on another node waits for this mark's end.
+        watched: bool,
+    },
+    Done(Done),
+    /// Not written by us, or cut off: says nothing of the event.
+    Unreadable,
+}
+
+impl Value {
+    pub(super) fn parse(bytes: &Bytes) -> Self {
+        let value = if let Some(rest) = bytes.strip_prefix(MARK) {
+            parse_mark(rest)
+        } else {
+            bytes.strip_prefix(DONE).and_then(|rest| parse_done(bytes, rest)).map(Self::Done)
+        };
+        value.unwrap_or(Self::Unreadable)
+    }
+}
+
+/// The name of a key in Redis: its text where a person can read it, else its digest.
+pub(super) fn name(prefix: &str, key: &EventKey) -> Bytes {
+    let text = key.text();
+    let mut name = BytesMut::with_capacity(prefix.len() + 1 + text.len().min(READABLE_TEXT_MAX));
+    name.put_slice(prefix.as_bytes());
+    if text.len() <= READABLE_TEXT_MAX {
+        name.put_u8(b':');
+        name.put_slice(text.as_bytes());
+    } else {
+        name.put_slice(b":#");
+        name.put_slice(key.digest().to_string().as_bytes());
+    }
+    name.freeze()
+}
+
+/// A mark, not yet watched.
+pub(super) fn mark(fence: Fence) -> Bytes {
+    Bytes::from(format!("processing - {}", fence.0))
+}
+
+/// True for a mark whose end somebody waits for on another node.
+pub(super) fn is_watched(bytes: &[u8]) -> bool {
+    bytes.strip_prefix(MARK).is_some_and(|rest| rest.first() == Some(&b'w'))
+}
+
+/// An end, without its receipt where that is too long.
+pub(super) fn done(done: &Done) -> Bytes {
+    let bytes = match &done.receipt {
+        Some(receipt) if receipt_bytes(receipt) <= RECEIPT_BYTES_MAX => done_with(receipt, done.fingerprint),
+        Some(_) | None => format!("done - {}", done.fingerprint).into_bytes(),
+    };
+    Bytes::from(bytes)
+}
+
+/// How long a receipt's headers and body are.
+pub(super) fn receipt_bytes(receipt: &Receipt) -> usize {
+    let headers = receipt.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 3);
+    headers.sum::<usize>() + receipt.body.as_ref().map_or(0, Bytes::len)
+}
+
+fn done_with(receipt: &Receipt, fingerprint: Fingerprint) -> Vec<u8> {
+    let body = receipt.body.as_ref();
+    let length = body.map_or_else(|| "-".to_owned(), |body| body.len().to_string());
+    let mut bytes = format!("done {} {fingerprint} {} {length}\n", receipt.status, receipt.at.0).into_bytes();
+    bytes.reserve(receipt_bytes(receipt) + 1);
+    for (name, value) in &receipt.headers {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.push(b'\n');
+    }
+    bytes.push(b'\n');
+    bytes.extend_from_slice(body.map_or(&[][..], |body| body));
+    bytes
+}
+
+fn parse_mark(rest: &[u8]) -> Option<Value> {
+    let (watched, fence) = match rest {
+        [b'-', b' ', fence @ ..] => (false, fence),
+        [b'w', b' ', fence @ ..] => (true, fence),
+        _ => return None,
+    };
+    let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
+    Some(Value::Mark { fence: Fence(fence), watched })
+}
+
+fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Done> {
+    if let Some(fingerprint) = rest.strip_prefix(b"- ") {
+        let fingerprint = parse_fingerprint(std::str::from_utf8(fingerprint).ok()?)?;
+        return Some(Done { fingerprint, receipt: None });
+    }
+    let (first, mut rest) = split_line(rest)?;
+    let mut words = std::str::from_utf8(first).ok()?.split(' ');
+    let status = words.next()?.parse().ok().filter(|status| (100..1000).contains(status))?;
+    let fingerprint = parse_fingerprint(words.next()?)?;
+    let at = UnixMillis(words.next()?.parse().ok()?);
+    let length = match words.next()? {
+        "-" => None,
+        digits => Some(digits.parse::<usize>().ok()?),
+    };
+    if words.next().is_some() {
+        return None;
+    }
+    let mut headers = Vec::new();
+    loop {
+        let (line, after) = split_line(rest)?;
+        rest = after;
+        if line.is_empty() {
+            break;
+        }
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = line.split_at_checked(colon)?;
+        let value = value.strip_prefix(b": ")?;
+        headers.push((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?));
+    }
+    if rest.len() != length.unwrap_or(0) {
+        return None;
+    }
+    // The body shares the answer's buffer: a copy of an event costs no copy of its receipt.
+    let body = length.map(|_| whole.slice_ref(rest));
+    Some(Done { fingerprint, receipt: Some(Receipt { status, headers, body, at }) })
+}
+
+fn parse_fingerprint(hex: &str) -> Option<Fingerprint> {
+    let digits = hex.len() == 16 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let bits = digits.then(|| u64::from_str_radix(hex, 16).ok())??;
+    Some(Fingerprint(bits.cast_signed()))
+}
+
+fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let (line, rest) = bytes.split_at_checked(end)?;
+    Some((line, rest.get(1..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(headers: &[(&str, &[u8])], body: Option<&[u8]>) -> Done {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap()))
+            .collect();
+        let body = body.map(Bytes::copy_from_slice);
+        let receipt = Receipt { status: 201, headers, body, at: UnixMillis(1_764_536_400_123) };
+        Done { fingerprint: Fingerprint(-3), receipt: Some(receipt) }
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let ends = [
+            sample(&[], None),
+            sample(&[], Some(b"")),
+            sample(&[("content-type", b"text/plain; charset=utf-8")], Some(b"made\n\n\x00\xff")),
+            sample(&[("location", b"/o/5"), ("x-odd", b"\xe9\t: "), ("x-odd", b"")], Some(b"<ok/>")),
+            Done { fingerprint: Fingerprint(i64::MIN), receipt: None },
+        ];
+        for end in ends {
+            assert_eq!(Value::parse(&done(&end)), Value::Done(end));
+        }
+        assert_eq!(Value::parse(&mark(Fence(7))), Value::Mark { fence: Fence(7), watched: false });
+        let watched = Bytes::from_static(b"processing w 7");
+        assert_eq!(Value::parse(&watched), Value::Mark { fence: Fence(7), watched: true });
+        assert!(is_watched(&watched) && !is_watched(&mark(Fence(7))));
+        assert_eq!(usize::try_from(WATCHED_AT).unwrap(), MARK.len());
+    }
+
+    #[test]
+    fn a_long_receipt_stays_in_the_durable_store() {
+        let long = sample(&[], Some(&[b'x'; RECEIPT_BYTES_MAX + 1]));
+        let short = Done { receipt: None, ..long.clone() };
+        assert_eq!(Value::parse(&done(&long)), Value::Done(short));
+        let fits = sample(&[], Some(&[b'x'; RECEIPT_BYTES_MAX]));
+        assert_eq!(Value::parse(&done(&fits)), Value::Done(fits));
+    }
+
+    #[test]
+    fn what_we_did_not_write_says_nothing() {
+        let whole = done(&sample(&[("content-type", b"text/plain")], Some(b"made")));
+        for end in 0..whole.len() {
+            assert_eq!(Value::parse(&whole.slice(..end)), Value::Unreadable, "cut after {end}");
+        }
+        let strangers: [&[u8]; 12] = [
+            b"",
+            b"1",
+            b"done",
+            b"done ",
+            b"done - 12",
+            b"done - 000000000000000g",
+            b"done 99 0000000000000001 5 -\n\n",
+            b"done 200 0000000000000001 5 - 6\n\n",
+            b"done 200 0000000000000001 5 0\nbad name: x\n\n",
+            b"processing x 5",
+            b"processing - ",
+            b"processing - 99999999999999999999",
+        ];
+        for bytes in strangers {
+            assert_eq!(Value::parse(&Bytes::copy_from_slice(bytes)), Value::Unreadable, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_named_by_its_digest() {
+        let short = EventKey::from_text("hotmart:".to_owned() + &"x".repeat(120));
+        assert_eq!(name("dedup", &short), format!("dedup:{}", short.text()));
+        let long = EventKey::from_text("hotmart:".to_owned() + &"x".repeat(121));
+        assert_eq!(name("dedup", &long), format!("dedup:#{}", long.digest()));
+    }
+}

@@ -1,0 +1,149 @@
+//! Ending claims: durably first, then in the hot store, then for those who wait. What can't be recorded now goes to
+//! the background, and the answer doesn't wait for it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Ledger;
+use super::claim::{Claim, EventKey, Fence, Layer, Receipt, Settlement};
+use super::durable::{End, SettleAsk, Settled};
+use super::hot::{Done, HotDone};
+use super::in_flight::Ended;
+use crate::clock::{UnixMillis, monotonic};
+
+/// How many of a request's settlements came to what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Landed {
+    pub recorded: usize,
+    /// The lease had lapsed: someone else may have processed the event again.
+    pub lease_lost: usize,
+    /// Not recorded yet; retried in the background until it lands or the lease lapses.
+    pub unsettled: usize,
+}
+
+/// The receipt of an event that ended without an answer of the app: an empty 200.
+pub(super) fn empty_receipt(at: UnixMillis) -> Receipt {
+    Receipt { status: 200, headers: Vec::new(), body: Some(Bytes::new()), at }
+}
+
+impl Ledger {
+    /// Ends all claims of a request the same way.
+    pub async fn settle(&self, claims: Vec<Claim>, settlement: Settlement) -> Landed {
+        let (claims, exposed): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.durable);
+        let mut landed = Landed { recorded: exposed.len(), ..Landed::default() };
+        if !exposed.is_empty() {
+            self.settle_hot_only(exposed, &settlement).await;
+        }
+        if claims.is_empty() {
+            return landed;
+        }
+        match self.record(&claims, &settlement).await {
+            Some(settled) => {
+                landed.recorded += settled.iter().filter(|settled| **settled == Settled::Recorded).count();
+                landed.lease_lost = settled.iter().filter(|settled| **settled == Settled::LeaseLost).count();
+                self.finish(claims, settled, &settlement).await;
+            }
+            None => {
+                landed.unsettled = claims.len();
+                for claim in &claims {
+                    claim.seat.tell(&ended(claim, &settlement));
+                }
+                self.shared.background.retry(claims, settlement);
+            }
+        }
+        landed
+    }
+
+    /// Asks the durable store; `None` where it gave no answer.
+    pub(super) async fn record(&self, claims: &[Claim], settlement: &Settlement) -> Option<Vec<Settled>> {
+        let asks = claims.iter().map(|claim| SettleAsk {
+            digest: claim.key.digest(),
+            fence: claim.fence,
+            end: match settlement {
+                Settlement::Commit(receipt) => End::Commit(Arc::clone(receipt)),
+                Settlement::Release => End::Release,
+                Settlement::Hold => End::Hold,
+            },
+            payload: claim.payload,
+        });
+        let began = monotonic();
+        let said = self.shared.durable.settle(asks.collect()).await;
+        self.shared.metrics.durable_took(began.elapsed());
+        said.inspect_err(|error| self.shared.metrics.durable_failed(error)).ok()
+    }
+
+    /// Tells the hot store and those who wait what the durable store has recorded.
+    pub(super) async fn finish(&self, claims: Vec<Claim>, settled: Vec<Settled>, settlement: &Settlement) {
+        let (mut done, mut unmark) = (Vec::new(), Vec::new());
+        for (claim, settled) in claims.iter().zip(settled) {
+            match (settlement, settled) {
+                (Settlement::Commit(receipt), Settled::Recorded) => done.extend(hot_done(claim, receipt)),
+                (Settlement::Release | Settlement::Hold, _) | (Settlement::Commit(_), Settled::LeaseLost) => {
+                    unmark.push((claim.key.clone(), claim.fence));
+                }
+            }
+        }
+        self.tell_hot(done, unmark).await;
+        for claim in claims {
+            let ended = ended(&claim, settlement);
+            claim.seat.leave(&ended);
+        }
+    }
+
+    /// Ends claims that only the hot store holds, and has the durable store learn of them when it returns.
+    async fn settle_hot_only(&self, claims: Vec<Claim>, settlement: &Settlement) {
+        let (mut done, mut unmark) = (Vec::new(), Vec::new());
+        for claim in &claims {
+            match settlement {
+                Settlement::Commit(receipt) => {
+                    done.extend(hot_done(claim, receipt));
+                    self.shared.background.catch_up(claim, receipt);
+                }
+                Settlement::Release => unmark.push((claim.key.clone(), claim.fence)),
+                // The mark stays until its lease ends: nothing else could park the event.
+                Settlement::Hold => {}
+            }
+        }
+        self.tell_hot(done, unmark).await;
+        for claim in claims {
+            let ended = ended(&claim, settlement);
+            claim.seat.leave(&ended);
+        }
+    }
+
+    async fn tell_hot(&self, done: Vec<HotDone>, unmark: Vec<(EventKey, Fence)>) {
+        let began = monotonic();
+        if !done.is_empty() {
+            if let Err(error) = self.hot.done(done).await {
+                self.shared.metrics.hot_failed(&error);
+            }
+            self.shared.metrics.hot_took(began.elapsed());
+        }
+        if !unmark.is_empty()
+            && let Err(error) = self.hot.release(unmark).await
+        {
+            self.shared.metrics.hot_failed(&error);
+        }
+    }
+}
+
+/// What the hot store learns of a done event; `None` where its hot window is over already.
+fn hot_done(claim: &Claim, receipt: &Receipt) -> Option<HotDone> {
+    let ttl = claim.terms.hot_ttl.checked_sub(claim.age + claim.taken.elapsed())?;
+    (!ttl.is_zero()).then(|| HotDone {
+        key: claim.key.clone(),
+        done: Done { fingerprint: claim.fingerprint, receipt: Some(receipt.clone()) },
+        ttl,
+    })
+}
+
+pub(super) fn ended(claim: &Claim, settlement: &Settlement) -> Ended {
+    match settlement {
+        Settlement::Commit(receipt) => {
+            Ended::Done(Arc::clone(receipt), Layer::Waited, Some(claim.fingerprint))
+        }
+        Settlement::Release => Ended::Released,
+        Settlement::Hold => Ended::Held,
+    }
+}

@@ -1,0 +1,137 @@
+//! One connection from its first byte to its end: HTTP/1.1 or HTTP/2 by the first bytes, deadlines, and an end in
+//! good order when the gateway stops.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
+
+use super::admit::{Inadmissible, admit};
+use super::watch::{Advice, UnderWay, Watch, Watched};
+use super::{Handler, Listening, Peer};
+use crate::upstream::Body;
+
+/// The least that the parser accepts as a buffer.
+const HEADER_BYTES_MIN: usize = 8 * 1024;
+
+/// Requests that one HTTP/2 connection may have under way.
+const STREAMS_MAX: u32 = 256;
+
+/// Serves a connection until either side ends it.
+pub(super) async fn drive<H: Handler>(stream: TcpStream, peer: Peer, handler: H, listening: Arc<Listening>) {
+    let watch = Watch::new();
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&watch)));
+    let service = {
+        let (watch, handler, peer) = (Arc::clone(&watch), handler, peer.clone());
+        service_fn(move |request| answer(request, &handler, &peer, &watch))
+    };
+    let builder = builder(&listening);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+    let mut clock = pin!(tokio::time::sleep(listening.limits.header_timeout));
+    let mut stopping = pin!(listening.shutdown.cancelled());
+    let mut stopped = false;
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut connection => {
+                if let Err(error) = result {
+                    tracing::debug!(error, peer = %peer.address, "a connection ended early");
+                }
+                return;
+            }
+            () = &mut clock => match watch.advice(&listening.limits) {
+                Advice::LookAgain(at) => clock.as_mut().reset(at.into()),
+                Advice::Finish => {
+                    connection.as_mut().graceful_shutdown();
+                    clock.as_mut().reset((crate::clock::monotonic() + listening.limits.header_timeout).into());
+                }
+                Advice::Drop(why) => {
+                    tracing::debug!(why, peer = %peer.address, "a connection was dropped");
+                    return;
+                }
+            },
+            () = &mut stopping, if !stopped => {
+                stopped = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+fn builder(listening: &Listening) -> auto::Builder<Tasks> {
+    let header_bytes_max = listening.limits.header_bytes_max.max(HEADER_BYTES_MIN);
+    let mut builder = auto::Builder::new(Tasks(listening.tracker.clone()));
+    builder.http1().half_close(true).header_read_timeout(None).max_buf_size(header_bytes_max);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(std::time::Duration::from_secs(20))
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(u32::try_from(header_bytes_max).unwrap_or(u32::MAX));
+    builder
+}
+
+fn answer<H: Handler>(
+    mut request: http::Request<Incoming>,
+    handler: &H,
+    peer: &Peer,
+    watch: &Arc<Watch>,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<H> {
+    let under_way = watch.begin(request.version() == http::Version::HTTP_2);
+    let admitted = match admit(&mut request) {
+        Ok(()) => Ok(handler.clone().handle(request, peer.clone())),
+        Err(inadmissible) => Err(inadmissible),
+    };
+    let watch = Arc::clone(watch);
+    async move {
+        let response = match admitted {
+            Ok(handling) => handling.await,
+            Err(inadmissible) => refusal(inadmissible),
+        };
+        watch.answered(response.status());
+        Ok(held(response, under_way))
+    }
+}
+
+/// The answer, under way until its last byte is with the kernel.
+fn held(mut response: Response<Body>, under_way: UnderWay) -> Response<Body> {
+    use http_body::Body as _;
+    if !response.body().is_end_stream() {
+        response.body_mut().hold(Box::new(under_way));
+    }
+    response
+}
+
+fn refusal(inadmissible: Inadmissible) -> Response<Body> {
+    let mut response = Response::new(Body::from(inadmissible.text()));
+    *response.status_mut() = inadmissible.status();
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+    if inadmissible.status() == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(http::header::ALLOW, http::HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
+    response
+}
+
+/// Runs the streams of HTTP/2 where drain can wait for them.
+#[derive(Clone)]
+struct Tasks(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
+    }
+}

@@ -1,0 +1,200 @@
+//! The one body type of requests to the app and of answers to senders: bytes in hand, or a stream whose pauses
+//! are bounded. Not boxed: the variants are few and known.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use super::pool::Lease;
+use crate::clock::monotonic;
+
+/// Whatever must live exactly as long as a body does, such as a listener's count of what is in flight.
+pub type Held = Box<dyn Any + Send + Sync>;
+
+/// A request's or an answer's body.
+#[derive(Default)]
+pub struct Body {
+    kind: Kind,
+    held: Option<Held>,
+}
+
+#[derive(Default)]
+enum Kind {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Stream(Stream),
+}
+
+/// Why a streamed body ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyFault {
+    #[error("the body broke off")]
+    Broken(#[source] hyper::Error),
+    #[error("nothing of the body came for {0:?}")]
+    Idle(Duration),
+}
+
+struct Stream {
+    incoming: Incoming,
+    /// Longest pause between two pieces.
+    idle: Duration,
+    /// Armed only while nothing is there.
+    pause: Option<Pin<Box<Sleep>>>,
+    progress: Option<Arc<Progress>>,
+    /// The app's connection, which is free again when the body ends.
+    _lease: Option<Lease>,
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Passes a body on as it comes, as long as it never pauses longer than `idle`.
+    pub fn stream(incoming: Incoming, idle: Duration) -> Self {
+        Self::of(incoming, idle, None, None)
+    }
+
+    /// The app's answer, holding its connection until it ends.
+    pub(super) fn leased(incoming: Incoming, idle: Duration, lease: Lease) -> Self {
+        Self::of(incoming, idle, None, Some(lease))
+    }
+
+    /// The sender's body, telling how far it is.
+    pub(super) fn watched(incoming: Incoming, idle: Duration, progress: Arc<Progress>) -> Self {
+        Self::of(incoming, idle, Some(progress), None)
+    }
+
+    fn of(incoming: Incoming, idle: Duration, progress: Option<Arc<Progress>>, lease: Option<Lease>) -> Self {
+        if incoming.is_end_stream() {
+            return Self::empty(); // a lease given back here is ready as soon as hyper is
+        }
+        Self { kind: Kind::Stream(Stream { incoming, idle, pause: None, progress, _lease: lease }), held: None }
+    }
+
+    /// Keeps `held` alive until the body has been sent or given up.
+    pub fn hold(&mut self, held: Held) {
+        self.held = Some(held);
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self { kind: if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) }, held: None }
+    }
+}
+
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyFault;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        match &mut self.kind {
+            Kind::Empty => Poll::Ready(None),
+            Kind::Full(bytes) => {
+                let frame = Frame::data(std::mem::take(bytes));
+                self.kind = Kind::Empty;
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Kind::Stream(stream) => {
+                let frame = ready!(stream.poll(cx));
+                if !matches!(frame, Some(Ok(_))) {
+                    self.kind = Kind::Empty; // gives the connection back at once
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Empty => true,
+            Kind::Full(bytes) => bytes.is_empty(),
+            Kind::Stream(stream) => stream.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Full(bytes) => SizeHint::with_exact(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
+            Kind::Stream(stream) => stream.incoming.size_hint(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.kind {
+            Kind::Empty => f.write_str("Empty"),
+            Kind::Full(bytes) => write!(f, "Full({} bytes)", bytes.len()),
+            Kind::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+impl Stream {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                self.pause = None;
+                if let Some(progress) = &self.progress {
+                    progress.note();
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyFault::Broken)))
+            }
+            Poll::Pending => {
+                let idle = self.idle;
+                let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+                ready!(pause.as_mut().poll(cx));
+                Poll::Ready(Some(Err(BodyFault::Idle(idle))))
+            }
+        }
+    }
+}
+
+/// When a sender's body last moved, so that the app's time to answer counts from the end of it.
+#[derive(Debug)]
+pub(super) struct Progress {
+    start: Instant,
+    last_millis: AtomicU64,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self { start: monotonic(), last_millis: AtomicU64::new(0) }
+    }
+
+    fn note(&self) {
+        let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_millis.store(millis, Ordering::Relaxed);
+    }
+
+    pub(super) fn last(&self) -> Instant {
+        self.start + Duration::from_millis(self.last_millis.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,119 @@
+//! Makes a connection to an app: name, TCP, TLS, HTTP. Names are resolved here, at each connection, never before.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_rustls::ConfigBuilderExt;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
+
+use super::body::Body;
+use super::outcome::Cause;
+use super::pool::{Connection, Lease, Pool};
+use super::url::is_secure;
+use crate::config::Target;
+
+/// The system's root certificates, for TLS to apps. Read once per process; an error matters only to a gateway
+/// that has an `https://` upstream.
+pub fn system_roots() -> Result<Arc<ClientConfig>, Cause> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_native_roots()?
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// What making a connection needs.
+pub(super) struct Connector {
+    pub(super) connect_timeout: Duration,
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// The tasks that drive connections. They end with the pool, and nobody waits for them.
+    pub(super) tasks: TaskTracker,
+}
+
+impl Connector {
+    /// A new connection, within the connect timeout. A shared one is put into the pool.
+    pub(super) async fn connect(&self, target: &Target, pool: &Arc<Pool>) -> Result<Connection, Cause> {
+        tokio::time::timeout(self.connect_timeout, self.connect_unbounded(target, pool)).await?
+    }
+
+    async fn connect_unbounded(&self, target: &Target, pool: &Arc<Pool>) -> Result<Connection, Cause> {
+        let stream = self.tcp(target).await?;
+        if !is_secure(target) {
+            return self.handshake(stream, target.http2, pool).await;
+        }
+        let config = self.tls.as_ref().ok_or("no root certificates: an https upstream needs the system's")?;
+        let mut config = ClientConfig::clone(config);
+        config.alpn_protocols =
+            if target.http2 { vec![b"h2".to_vec()] } else { vec![b"h2".to_vec(), b"http/1.1".to_vec()] };
+        let name = ServerName::try_from(bare_host(target).to_owned())?;
+        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.handshake(stream, http2 || target.http2, pool).await
+    }
+
+    /// Tries each address of the name in turn; one that doesn't answer costs at most half of what is left.
+    async fn tcp(&self, target: &Target) -> Result<TcpStream, Cause> {
+        let port = target.authority.port_u16().unwrap_or(if is_secure(target) { 443 } else { 80 });
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((bare_host(target), port)).await?.collect();
+        let mut patience = self.connect_timeout;
+        let mut last: Cause = "the name has no address".into();
+        for (index, address) in addresses.iter().enumerate() {
+            if index + 1 < addresses.len() {
+                patience /= 2;
+            }
+            match tokio::time::timeout(patience, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = error.into(),
+                Err(elapsed) => last = elapsed.into(),
+            }
+        }
+        Err(last)
+    }
+
+    async fn handshake<S>(&self, stream: S, http2: bool, pool: &Arc<Pool>) -> Result<Connection, Cause>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(stream);
+        if http2 {
+            let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .keep_alive_interval(Duration::from_secs(10))
+                .keep_alive_timeout(Duration::from_secs(10))
+                .adaptive_window(true);
+            let (sender, connection) = builder.handshake::<_, Body>(io).await?;
+            self.tasks.spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection to the app ended");
+                }
+            });
+            pool.share(sender.clone());
+            return Ok(Connection::Http2(sender));
+        }
+        let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Body>(io).await?;
+        self.tasks.spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "a connection to the app ended");
+            }
+        });
+        sender.ready().await?;
+        Ok(Connection::Http1(Lease::fresh(pool, sender)))
+    }
+}
+
+/// The host without the brackets of an IPv6 literal.
+fn bare_host(target: &Target) -> &str {
+    let host = target.authority.host();
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}

@@ -1,0 +1,311 @@
+//! What a proxy must take out of, and put into, the headers that pass through it. Pure: no I/O, no clock.
+//!
+//! Not touched: every other header, its order, its repetitions and its bytes. Names arrive in lower case, as
+//! in HTTP/2. No `Via`, `User-Agent`, `Accept` or `Accept-Encoding` is added: the app sees the sender's own.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// Headers of our own: nobody else may set one.
+const OURS: &str = "umavez";
+
+/// What only a proxy may claim about a sender; dropped when the peer isn't a trusted one.
+const CLAIMS: [HeaderName; 6] = [
+    FORWARDED,
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-forwarded-ssl"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// Meant for one hop, whatever `Connection` says.
+const HOP_BY_HOP: [HeaderName; 6] =
+    [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TRANSFER_ENCODING, HTTP2_SETTINGS];
+
+/// Who is at the other end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub address: IpAddr,
+    /// The connection is TLS.
+    pub secure: bool,
+    /// The peer is a proxy whose `Forwarded` and `X-Forwarded-*` are believed.
+    pub trusted: bool,
+}
+
+impl Caller {
+    /// The scheme that the peer used to reach us.
+    fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
+    }
+}
+
+/// Makes a sender's request headers fit for the app: hop-by-hop fields go, what proxies say is put right.
+pub fn to_app(headers: &mut HeaderMap, version: http::Version, caller: &Caller) {
+    let trailers = wants_trailers(headers);
+    drop_hop_by_hop(headers);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    if headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(EXPECT); // answered by our own listener
+    }
+    drop_prefixed(headers, OURS);
+    if version == http::Version::HTTP_2 {
+        join_cookies(headers);
+    }
+    if !caller.trusted {
+        for name in &CLAIMS {
+            headers.remove(name);
+        }
+        headers.remove(FORWARDED_PROTO);
+        headers.remove(FORWARDED_HOST);
+    }
+    forwarded_for(headers, caller);
+    forwarded(headers, caller);
+    if !headers.contains_key(FORWARDED_PROTO) {
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(caller.scheme()));
+    }
+    if !headers.contains_key(FORWARDED_HOST)
+        && let Some(host) = headers.get(HOST).cloned()
+    {
+        headers.insert(FORWARDED_HOST, host);
+    }
+}
+
+/// Makes an app's answer headers fit for the sender.
+pub fn to_sender(headers: &mut HeaderMap) {
+    drop_hop_by_hop(headers);
+}
+
+/// Removes what only the gateway may say: the mark of a replay, and every header of our own.
+pub fn drop_reserved(headers: &mut HeaderMap) {
+    headers.remove(REPLAYED);
+    drop_prefixed(headers, OURS);
+}
+
+/// Says how long a collected body is, where the original said anything about it or there is one.
+pub fn set_length(headers: &mut HeaderMap, length: usize) {
+    let said = headers.remove(TRANSFER_ENCODING).is_some() | headers.contains_key(CONTENT_LENGTH);
+    if said || length > 0 {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+/// The protocol that a request asks to switch to; none for `h2c`, which is our own hop's affair.
+pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get_all(CONNECTION).iter().any(|value| has_token(value, "upgrade"));
+    let protocol = headers.get(UPGRADE)?;
+    (asked && !has_token(protocol, "h2c")).then(|| protocol.clone())
+}
+
+/// Asks for, or confirms, a switch of protocols on this hop.
+pub fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol);
+}
+
+fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        drop_named_by_connection(headers);
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(TE);
+    headers.remove(UPGRADE);
+}
+
+fn drop_named_by_connection(headers: &mut HeaderMap) {
+    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    headers.remove(CONNECTION);
+    for token in values.iter().flat_map(tokens) {
+        // Host and the length belong to the message, not to the hop: naming them must not cut them off.
+        match HeaderName::from_bytes(token) {
+            Ok(name) if name != HOST && name != CONTENT_LENGTH => headers.remove(name),
+            Ok(_) | Err(_) => None,
+        };
+    }
+}
+
+fn drop_prefixed(headers: &mut HeaderMap, prefix: &str) {
+    if headers.keys().any(|name| name.as_str().starts_with(prefix)) {
+        let names: Vec<HeaderName> =
+            headers.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
+/// One line whose last element is the real peer; what came before counts only from a trusted proxy.
+fn forwarded_for(headers: &mut HeaderMap, caller: &Caller) {
+    let mut line = Vec::new();
+    if caller.trusted {
+        for value in headers.get_all(FORWARDED_FOR) {
+            line.extend_from_slice(value.as_bytes());
+            line.extend_from_slice(b", ");
+        }
+    }
+    line.extend_from_slice(caller.address.to_canonical().to_string().as_bytes());
+    // Pieces of valid values stay valid; a value that isn't is dropped rather than passed on.
+    match HeaderValue::from_maybe_shared(bytes::Bytes::from(line)) {
+        Ok(value) => headers.insert(FORWARDED_FOR, value),
+        Err(_) => headers.remove(FORWARDED_FOR),
+    };
+}
+
+/// RFC 7239: extended where a trusted proxy speaks it, never begun by us.
+fn forwarded(headers: &mut HeaderMap, caller: &Caller) {
+    if !headers.contains_key(FORWARDED) {
+        return;
+    }
+    let mut line = Vec::new();
+    for value in headers.get_all(FORWARDED) {
+        line.extend_from_slice(value.as_bytes());
+        line.extend_from_slice(b", ");
+    }
+    let node = match caller.address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("\"[{address}]\""),
+    };
+    line.extend_from_slice(format!("for={node};proto={}", caller.scheme()).as_bytes());
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(line)) {
+        headers.insert(FORWARDED, value);
+    }
+}
+
+/// HTTP/2 may split cookies into several fields; HTTP/1.1 knows only one.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(value) = HeaderValue::from_bytes(&crumbs.join(b"; ".as_slice())) {
+        headers.insert(COOKIE, value);
+    }
+}
+
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    headers.get_all(TE).iter().any(|value| has_token(value, "trailers"))
+}
+
+fn has_token(value: &HeaderValue, wanted: &str) -> bool {
+    tokens(value).any(|token| token.eq_ignore_ascii_case(wanted.as_bytes()))
+}
+
+fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        headers
+    }
+
+    fn lines(headers: &HeaderMap) -> Vec<String> {
+        headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
+    }
+
+    fn caller(trusted: bool) -> Caller {
+        Caller { address: "192.0.2.7".parse().unwrap(), secure: false, trusted }
+    }
+
+    #[test]
+    fn only_end_to_end_headers_reach_the_app() {
+        let mut headers = map(&[
+            ("connection", "keep-alive, X-Hop"),
+            ("connection", "host, content-length"),
+            ("host", "a.example"),
+            ("content-length", "3"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=9"),
+            ("te", "gzip"),
+            ("proxy-connection", "x"),
+            ("proxy-authorization", "Basic eDp5"),
+            ("umavez-key", "forged"),
+            ("expect", "100-continue"),
+            ("x-end", "keep"),
+            ("x-end", "twice"),
+        ]);
+        to_app(&mut headers, http::Version::HTTP_11, &caller(false));
+        let expected = [
+            "host: a.example",
+            "content-length: 3",
+            "x-end: keep",
+            "x-end: twice",
+            "x-forwarded-for: 192.0.2.7",
+            "x-forwarded-proto: http",
+            "x-forwarded-host: a.example",
+        ];
+        let mut seen = lines(&headers);
+        seen.sort();
+        let mut expected: Vec<String> = expected.map(String::from).to_vec();
+        expected.sort();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_stranger_cannot_claim_an_address_and_a_trusted_proxy_can() {
+        let given = [
+            ("host", "a.example"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x-forwarded-for", "10.0.0.2"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "public.example"),
+            ("forwarded", "for=10.0.0.1;proto=https"),
+        ];
+        let mut headers = map(&given);
+        to_app(&mut headers, http::Version::HTTP_11, &caller(false));
+        assert_eq!(headers[FORWARDED_FOR], "192.0.2.7");
+        assert_eq!(headers[FORWARDED_PROTO], "http");
+        assert_eq!(headers[FORWARDED_HOST], "a.example");
+        assert!(!headers.contains_key(FORWARDED));
+
+        let mut headers = map(&given);
+        to_app(&mut headers, http::Version::HTTP_11, &caller(true));
+        assert_eq!(headers.get_all(FORWARDED_FOR).iter().count(), 1);
+        assert_eq!(headers[FORWARDED_FOR], "10.0.0.1, 10.0.0.2, 192.0.2.7");
+        assert_eq!(headers[FORWARDED_PROTO], "https");
+        assert_eq!(headers[FORWARDED_HOST], "public.example");
+        assert_eq!(headers[FORWARDED], "for=10.0.0.1;proto=https, for=192.0.2.7;proto=http");
+    }
+
+    #[test]
+    fn cookies_of_http_2_become_one() {
+        let mut headers = map(&[("cookie", "a=1"), ("cookie", "b=2")]);
+        to_app(&mut headers, http::Version::HTTP_2, &caller(false));
+        assert_eq!(headers.get_all(COOKIE).iter().count(), 1);
+        assert_eq!(headers[COOKIE], "a=1; b=2");
+    }
+
+    #[test]
+    fn an_upgrade_needs_both_headers() {
+        let websocket = [("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")];
+        assert!(upgrade(&map(&websocket)).is_some());
+        assert!(upgrade(&map(&[("upgrade", "websocket")])).is_none());
+        assert!(upgrade(&map(&[("connection", "upgrade"), ("upgrade", "h2c")])).is_none());
+    }
+}

@@ -1,0 +1,35 @@
+//! What an attempt to reach the app came to. Only two things prove that the app never saw a request: no
+//! connection, or a connection that handed the request back unwritten. All else may have been processed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+
+/// What forwarding a request came to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A complete final answer.
+    Answered(Response<Bytes>),
+    /// Provably nothing of the request reached the app: the connection was refused, or never made.
+    NeverSent(UpstreamError),
+    /// The request may have been processed: it timed out, or the connection broke after it was (partly) sent,
+    /// or the answer broke off.
+    Unknown(UpstreamError),
+}
+
+/// The cause of a failure, as the library that met it tells it.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why there is no complete answer.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    #[error("the app did not accept a connection")]
+    Connect(#[source] Cause),
+    #[error("the app gave no complete answer within {0:?}")]
+    Timeout(Duration),
+    #[error("the connection to the app broke")]
+    Broken(#[source] Cause),
+    #[error("the app's answer is longer than {0} bytes")]
+    TooLong(usize),
+}

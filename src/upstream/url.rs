@@ -1,0 +1,134 @@
+//! URLs on both sides of the gateway: the one that a provider called, which its signature may cover, and the
+//! one that the app is asked for. Path and query are never decoded, normalised or put together anew.
+
+use http::header::{FORWARDED, HOST, HeaderMap};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Uri, Version};
+
+use super::headers::Caller;
+use super::outcome::Cause;
+use crate::config::Target;
+
+/// The URL that the provider called, byte for byte where we can know it: the route's own `public_url` (scheme,
+/// authority and a prefix that a proxy before us cut off), else what a trusted proxy says, else `Host`.
+pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: Option<&str>) -> String {
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    if let Some(base) = configured {
+        return format!("{}{path}", base.trim_end_matches('/'));
+    }
+    let said = |name: &str, parameter: &str| {
+        if caller.trusted {
+            first(headers, name).or_else(|| forwarded(headers, parameter))
+        } else {
+            None
+        }
+    };
+    let scheme = said("x-forwarded-proto", "proto")
+        .unwrap_or_else(|| if caller.secure { "https" } else { "http" }.to_owned());
+    let host = said("x-forwarded-host", "host")
+        .or_else(|| headers.get(HOST).map(text))
+        .or_else(|| uri.authority().map(|authority| authority.as_str().to_owned()))
+        .unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+/// What the app is asked for: the target's prefix before the path as it came. Origin form for HTTP/1.1; for
+/// HTTP/2 with the scheme and the sender's `Host` as authority.
+pub(super) fn app_uri(
+    target: &Target,
+    uri: &Uri,
+    host: Option<&HeaderValue>,
+    version: Version,
+) -> Result<Uri, Cause> {
+    let path = match uri.path_and_query() {
+        Some(path) if target.prefix.is_empty() || path.as_str() == "*" => path.clone(),
+        Some(path) => PathAndQuery::try_from(format!("{}{path}", target.prefix))?,
+        None if target.prefix.is_empty() => PathAndQuery::from_static("/"),
+        None => PathAndQuery::try_from(target.prefix.as_str())?,
+    };
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = Some(path);
+    if version == Version::HTTP_2 {
+        let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        parts.authority = Some(host.unwrap_or_else(|| target.authority.clone()));
+        parts.scheme = Some(target.scheme.clone());
+    }
+    Ok(Uri::from_parts(parts)?)
+}
+
+/// True where the target is reached through TLS.
+pub(super) fn is_secure(target: &Target) -> bool {
+    target.scheme == Scheme::HTTPS
+}
+
+/// The first element of a comma-separated header: what the proxy nearest to the provider saw.
+fn first(headers: &HeaderMap, name: &str) -> Option<String> {
+    let value = text(headers.get(name)?);
+    let element = value.split(',').next().unwrap_or_default().trim();
+    (!element.is_empty()).then(|| element.to_owned())
+}
+
+/// A parameter of the first element of `Forwarded` (RFC 7239).
+fn forwarded(headers: &HeaderMap, parameter: &str) -> Option<String> {
+    let value = text(headers.get(FORWARDED)?);
+    let element = value.split(',').next().unwrap_or_default();
+    element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        let value = value.trim().trim_matches('"');
+        (name.trim().eq_ignore_ascii_case(parameter) && !value.is_empty()).then(|| value.to_owned())
+    })
+}
+
+fn text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        lines.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn the_public_url_is_what_the_provider_called() {
+        let uri: Uri = "/h/a%2Fb//d/./e?x=%20+&&z".parse().unwrap();
+        let stranger = Caller { address: "192.0.2.7".parse().unwrap(), secure: false, trusted: false };
+        let proxy = Caller { trusted: true, ..stranger };
+        let plain = headers(&[("host", "hooks.example:8443")]);
+        let named = headers(&[
+            ("host", "inside"),
+            ("x-forwarded-proto", "https, http"),
+            ("x-forwarded-host", "hooks.example:8443"),
+        ]);
+        let rfc = headers(&[("host", "inside"), ("forwarded", "for=1.2.3.4;Proto=https;host=\"h.example\", for=b")]);
+        let path = "/h/a%2Fb//d/./e?x=%20+&&z";
+        let table = [
+            (&plain, &stranger, None, "http://hooks.example:8443"),
+            (&named, &stranger, None, "http://inside"),
+            (&named, &proxy, None, "https://hooks.example:8443"),
+            (&rfc, &proxy, None, "https://h.example"),
+            (&named, &stranger, Some("https://public.example/in/"), "https://public.example/in"),
+        ];
+        for (headers, caller, configured, base) in table {
+            assert_eq!(public_url(&uri, headers, caller, configured), format!("{base}{path}"));
+        }
+    }
+
+    #[test]
+    fn the_path_reaches_the_app_as_it_came() {
+        let target = |prefix: &str| Target {
+            scheme: Scheme::HTTP,
+            authority: Authority::from_static("app:3000"),
+            prefix: prefix.to_owned(),
+            http2: false,
+        };
+        for path in ["/h/a%2Fb/%252Fc//d/./e?x=%20+&y=%C3%A9&&z", "//", "/a?", "/?a=?", "/../x"] {
+            let uri: Uri = path.parse().unwrap();
+            let asked = |prefix| app_uri(&target(prefix), &uri, None, Version::HTTP_11).unwrap().to_string();
+            assert_eq!(asked(""), path);
+            assert_eq!(asked("/base"), format!("/base{path}"));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The command line: exit codes, messages, and the keys of recorded deliveries.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn umavez(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
+    command.args(arguments).env_remove("UMAVEZ_SECRET").env_remove("UMAVEZ_LOG").output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name).display().to_string()
+}
+
+fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+    let path = directory.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_wrong_call_ends_with_64_and_says_why() {
+    let wrong: &[(&[&str], &str)] = &[
+        (&[], "Usage:"),
+        (&["rum"], "similar subcommand"),
+        (&["run"], "--config"),
+        (&["run", "--config", "a", "--upstream", "b"], "cannot be used with"),
+        (&["run", "--upstream", "http://127.0.0.1:1"], "--provider"),
+        (&["run", "--config", "/nowhere.toml"], "/nowhere.toml: cannot be read"),
+        (&["run", "--upstream", "x", "--provider", "hotmart"], "--upstream: the URL has no scheme; write"),
+        (&["run", "--upstream", "http://a", "--provider", "hotmat"], "did you mean \"hotmart\"?"),
+        (
+            &["run", "--upstream", "http://a", "--provider", "hotmart", "--secret-env", "NOT_SET_1"],
+            "NOT_SET_1 is not set",
+        ),
+        (&["check", "--config", "/nowhere.toml"], "/nowhere.toml: cannot be read"),
+        (&["events", "show"], "KEY"),
+        (&["events", "show", "--digest", "12"], "32 hex digits"),
+        (&["events", "held", "--admin", "ftp://a"], "write http://host:port"),
+        (&["keys", "--provider", "nope", "--headers", "/x", "--body", "/y"], "there is no provider \"nope\""),
+        (
+            &["keys", "--provider", "meta", "--headers", "/nowhere.headers", "--body", "/y"],
+            "/nowhere.headers: ",
+        ),
+        (&["providers", "nope"], "there is no provider"),
+    ];
+    for (arguments, said) in wrong {
+        let output = umavez(arguments);
+        assert_eq!(code(&output), 64, "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_and_version_end_with_0() {
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["help"],
+        &["run", "--help"],
+        &["check", "--help"],
+        &["demo", "--help"],
+        &["keys", "--help"],
+        &["events", "--help"],
+        &["events", "show", "--help"],
+        &["providers", "--help"],
+    ] {
+        let output = umavez(arguments);
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", stderr(&output));
+        assert!(!output.stdout.is_empty(), "{arguments:?}");
+    }
+    assert!(
+        stdout(&umavez(&["--help"]))
+            .contains("umavez run --upstream http://127.0.0.1:3000 --provider hotmart")
+    );
+}
+
+#[test]
+fn a_gateway_that_is_not_there_ends_with_1() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = umavez(&["events", "held", "--admin", &format!("http://{free}")]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("is it running?"), "{}", stderr(&output));
+}
+
+#[test]
+fn check_tells_every_problem_and_ends_with_64() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(
+        &directory,
+        "u.toml",
+        "[listen]\npublik = 1\n[[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"metta\"\n",
+    );
+    let output = umavez(&["check", "--config", &path.display().to_string()]);
+    assert_eq!(code(&output), 64);
+    let told = stderr(&output);
+    let shown = path.display();
+    assert!(
+        told.contains(&format!("{shown}:2:1: listen.publik: unknown field; did you mean `public`?\n")),
+        "{told}"
+    );
+    assert!(told.contains(&format!("{shown}:6:12: route \"r\".provider: ")), "{told}");
+    assert!(told.contains("route \"r\".upstream: is missing"), "{told}");
+}
+
+#[test]
+fn check_shows_what_the_file_comes_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[upstream]\nurl = \"http://127.0.0.1:3000\"\n[[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\n";
+    let path = file(&directory, "u.toml", text);
+    let output = umavez(&["check", "--config", &path.display().to_string()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.contains("route     pix: "), "{said}");
+    assert!(said.contains("u.toml: ok, 1 warning"), "{said}");
+    assert!(stderr(&output).contains("run one gateway only"), "{}", stderr(&output));
+}
+
+#[test]
+fn keys_of_a_recorded_delivery_are_printed_a_line_each() {
+    let keys = |provider: &str, case: &str| {
+        let output = umavez(&[
+            "keys",
+            "--provider",
+            provider,
+            "--headers",
+            &fixture(&format!("{case}.headers")),
+            "--body",
+            &fixture(&format!("{case}.body")),
+        ]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stdout(&output)
+    };
+    assert_eq!(
+        keys("stripe", "stripe-invoice-paid"),
+        "{\"item\":\"$\",\"parts\":[\"evt_FIXTURE0000000000000001\"],\"key\":\"stripe:evt_FIXTURE0000000000000001\"}\n"
+    );
+    let batch = keys("meta", "whatsapp-messages-batch");
+    assert_eq!(batch.lines().count(), 3, "{batch}");
+    assert!(
+        batch.starts_with(
+            "{\"item\":\"entry[0].changes[0].value.messages[0]\",\"parts\":[\"100000000000011\",\"messages\",\
+         \"wamid.RklYVFVSRS1JTi0wMDAwMDAwMDAwMDAwMQ==\"],\"key\":\"meta:100000000000011:messages:\
+         wamid.RklYVFVSRS1JTi0wMDAwMDAwMDAwMDAwMQ==\"}\n"
+        ),
+        "{batch}"
+    );
+    let keyless = keys("meta", "whatsapp-errors-only");
+    assert!(keyless.contains("\"parts\":null,\"why\":\""), "{keyless}");
+}
+
+#[test]
+fn keys_of_a_route_take_its_scope_and_path_parameters() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[upstream]\nurl = \"http://127.0.0.1:3000\"\n[[route]]\nname = \"pix\"\npath = \"/pix/{tenant}\"\n\
+        scope = \"pix:{tenant}\"\nkey = [\"lembrete\", \"$.id\", \"header:X-Step\"]\n";
+    let config = file(&directory, "u.toml", text).display().to_string();
+    let headers =
+        file(&directory, "h", "Content-Type: application/json\r\nX-Step: 2:b\n").display().to_string();
+    let body = file(&directory, "b", "{\"id\": 7}").display().to_string();
+    let arguments = ["keys", "--route", "pix", "--config", &config, "--headers", &headers, "--body", &body];
+    let request = ["--request", "POST https://hooks.example.com/pix/loja"];
+    let output = umavez(&[&arguments[..], &request[..]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "{\"item\":\"$\",\"parts\":[\"lembrete\",\"7\",\"2:b\"],\"key\":\"pix:loja:lembrete:7:2\\\\:b\"}\n"
+    );
+    let elsewhere = ["--request", "POST https://hooks.example.com/other"];
+    let output = umavez(&[&arguments[..], &elsewhere[..]].concat());
+    assert_eq!(code(&output), 64);
+    assert!(stderr(&output).contains("is not the route \"pix\"'s"), "{}", stderr(&output));
+}
+
+#[test]
+fn providers_are_listed() {
+    let listed = stdout(&umavez(&["providers"]));
+    for name in ["evolution", "hotmart", "meta", "stripe"] {
+        assert!(listed.lines().any(|line| line == name), "{listed}");
+    }
+}

@@ -1,0 +1,312 @@
+//! The gateway under test: the real binary on free ports, started, signalled, killed and restarted by a story.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::metrics::Metrics;
+use super::sender::{self, Answer, Connection, Delivery};
+use super::stores::Stores;
+use super::upstream::Upstream;
+use super::within;
+
+/// A configuration in the making.
+pub(crate) struct Setup {
+    upstream: String,
+    listen: String,
+    stores: String,
+    routes: String,
+    rest: String,
+    environment: Vec<(String, String)>,
+}
+
+impl Setup {
+    /// On these stores; without this, on the embedded ones.
+    pub(crate) fn on(self, stores: &Stores) -> Self {
+        self.stores_toml(&stores.toml())
+    }
+
+    /// `[hot]` and `[durable]` as the story writes them.
+    pub(crate) fn stores_toml(mut self, toml: &str) -> Self {
+        self.stores = toml.to_owned();
+        self
+    }
+
+    /// `[[route]]` tables; without this, [`super::ORDERS`]. Called again, it adds.
+    pub(crate) fn route(mut self, toml: &str) -> Self {
+        self.routes.push_str(toml);
+        self.routes.push('\n');
+        self
+    }
+
+    /// Further lines of `[listen]`.
+    pub(crate) fn listen(mut self, toml: &str) -> Self {
+        self.listen.push_str(toml);
+        self.listen.push('\n');
+        self
+    }
+
+    /// Any other table.
+    pub(crate) fn table(mut self, toml: &str) -> Self {
+        self.rest.push_str(toml);
+        self.rest.push('\n');
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) async fn start(mut self) -> Gateway {
+        if self.routes.is_empty() {
+            self.routes = super::ORDERS.to_owned();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let loopback: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let config = dir.path().join("umavez.toml");
+        std::fs::write(&config, self.toml(loopback, loopback)).unwrap();
+        let process = Process::spawn(&config, &self.environment);
+        let (public, admin) = process.listening().await;
+        Gateway { process, setup: self, dir, config, public, admin }
+    }
+
+    fn toml(&self, public: SocketAddr, admin: SocketAddr) -> String {
+        let Self { upstream, listen, stores, routes, rest, .. } = self;
+        format!(
+            "[listen]\npublic = \"{public}\"\nadmin = \"{admin}\"\n{listen}\n\
+             {stores}\n{upstream}\n{rest}\n{routes}\n"
+        )
+    }
+}
+
+/// One running gateway. Dropped, it is killed.
+pub(crate) struct Gateway {
+    // First, so that it ends before its folder goes.
+    process: Process,
+    setup: Setup,
+    dir: tempfile::TempDir,
+    config: PathBuf,
+    public: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Gateway {
+    pub(crate) fn in_front_of(upstream: &Upstream) -> Setup {
+        Self::in_front_of_url(&upstream.url())
+    }
+
+    pub(crate) fn in_front_of_url(upstream: &str) -> Setup {
+        Self::before(format!("[upstream]\nurl = \"{upstream}\""))
+    }
+
+    /// No default upstream: each route names its own.
+    pub(crate) fn without_upstream() -> Setup {
+        Self::before(String::new())
+    }
+
+    fn before(upstream: String) -> Setup {
+        Setup {
+            upstream,
+            listen: String::new(),
+            stores: String::new(),
+            routes: String::new(),
+            rest: String::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.public
+    }
+
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// The folder of its configuration, and of its SQLite file.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) async fn connect(&self) -> Connection {
+        Connection::to(self.public).await
+    }
+
+    pub(crate) async fn send(&self, delivery: &Delivery) -> Answer {
+        sender::send(self.public, delivery).await
+    }
+
+    /// The same delivery many times at once.
+    pub(crate) async fn send_copies(&self, delivery: &Delivery, copies: usize) -> Vec<Answer> {
+        sender::send_all(vec![(self.public, delivery.clone()); copies]).await
+    }
+
+    /// Sends in a task of its own: the story goes on meanwhile.
+    pub(crate) fn sending(&self, delivery: &Delivery) -> tokio::task::JoinHandle<Answer> {
+        let (address, delivery) = (self.public, delivery.clone());
+        tokio::spawn(async move { sender::send(address, &delivery).await })
+    }
+
+    pub(crate) async fn ask_admin(&self, method: &str, target: &str) -> Answer {
+        sender::send(self.admin, &Delivery::new(method, target)).await
+    }
+
+    pub(crate) async fn metrics(&self) -> Metrics {
+        let answer = self.ask_admin("GET", "/metrics").await;
+        assert_eq!(answer.status, 200);
+        Metrics::parse(&answer.text())
+    }
+
+    /// Waits until a metric has this value, and gives the scrape.
+    pub(crate) async fn until_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Metrics {
+        let mut last = 0.0;
+        for _ in 0..600 {
+            let metrics = self.metrics().await;
+            last = metrics.value(name, labels);
+            if (last - value).abs() < 0.5 {
+                return metrics;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{name}{labels:?} is {last}, not {value}\n{}", self.logs());
+    }
+
+    /// Everything it wrote to stderr so far, less what went before a restart.
+    pub(crate) fn logs(&self) -> String {
+        self.process.logs.lines.lock().unwrap().join("\n")
+    }
+
+    /// Its log lines as JSON; what isn't JSON fails the story.
+    pub(crate) fn log_lines(&self) -> Vec<serde_json::Value> {
+        let logs = self.logs();
+        logs.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// Resident memory in KiB: now, and the most it ever was.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        (field("VmRSS"), field("VmHWM"))
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub(crate) fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// kill -9, and the wait for its end.
+    pub(crate) fn kill(&mut self) {
+        self.process.end();
+    }
+
+    /// Waits for it to end by itself; its exit code, `None` where a signal ended it.
+    pub(crate) async fn wait_exit(&mut self) -> Option<i32> {
+        let mut ended = self.process.logs.ended.subscribe();
+        within("the gateway's end", ended.wait_for(|ended| *ended)).await.unwrap();
+        self.process.child.wait().unwrap().code()
+    }
+
+    /// Starts it again, after it ended or by killing it: same ports, same configuration, same data.
+    pub(crate) async fn restart(&mut self) {
+        self.kill();
+        std::fs::write(&self.config, self.setup.toml(self.public, self.admin)).unwrap();
+        self.process = Process::spawn(&self.config, &self.setup.environment);
+        let ports = self.process.listening().await;
+        assert_eq!(ports, (self.public, self.admin));
+    }
+}
+
+/// What one process wrote.
+#[derive(Default)]
+struct Logs {
+    lines: Mutex<Vec<String>>,
+    count: watch::Sender<usize>,
+    ended: watch::Sender<bool>,
+}
+
+struct Process {
+    child: Child,
+    logs: Arc<Logs>,
+}
+
+impl Process {
+    fn spawn(config: &Path, environment: &[(String, String)]) -> Self {
+        // The kernel ends it when the test dies, however that dies.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_umavez"), "run", "--config"])
+            .arg(config);
+        command.envs(environment.iter().map(|(name, value)| (name, value))).env_remove("RUST_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let logs = Arc::new(Logs::default());
+        let written = Arc::clone(&logs);
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut lines = written.lines.lock().unwrap();
+                lines.push(line);
+                written.count.send_replace(lines.len());
+            }
+            written.ended.send_replace(true);
+            written.count.send_modify(|_| ());
+        });
+        Self { child, logs }
+    }
+
+    /// The public and the admin listener's addresses, once both listen.
+    async fn listening(&self) -> (SocketAddr, SocketAddr) {
+        let mut count = self.logs.count.subscribe();
+        let both = count.wait_for(|_| {
+            *self.logs.ended.borrow() || (self.address("public").is_some() && self.address("admin").is_some())
+        });
+        let waited = tokio::time::timeout(super::PATIENCE, both).await.is_ok();
+        match (self.address("public"), self.address("admin")) {
+            (Some(public), Some(admin)) => (public, admin),
+            (None | Some(_), None) | (None, Some(_)) => {
+                let lines = self.logs.lines.lock().unwrap().join("\n");
+                panic!("the gateway does not listen (ended: {waited}):\n{lines}")
+            }
+        }
+    }
+
+    fn address(&self, listener: &str) -> Option<SocketAddr> {
+        let lines = self.logs.lines.lock().unwrap();
+        lines.iter().find_map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let found = line["message"] == "listening" && line["listener"] == listener;
+            found.then(|| line["address"].as_str()?.parse().ok()).flatten()
+        })
+    }
+
+    fn end(&mut self) {
+        // Both fail only for a process that has ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
