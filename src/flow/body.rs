@@ -220,9 +220,12 @@ mod tests {
     #[test]
     fn a_bomb_is_too_large_and_is_not_unpacked() {
         let zeros = vec![0; 4 << 20];
-        for (encoding, raw) in
-            [("gzip", gzip(&zeros)), ("deflate", zlib(&zeros)), ("br", brotli(&zeros)), ("zstd", zstd(&zeros))]
-        {
+        for (encoding, raw) in [
+            ("gzip", gzip(&zeros)),
+            ("deflate", zlib(&zeros)),
+            ("br", brotli(&zeros)),
+            ("zstd", zstd(&zeros)),
+        ] {
             assert!(matches!(decode(encoding, raw, 1 << 20), Err(BodyError::TooLarge(_))), "{encoding}");
         }
         let twice = gzip(&gzip(&zeros));

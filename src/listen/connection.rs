@@ -117,7 +117,10 @@ fn refusal(inadmissible: Inadmissible) -> Response<Body> {
     headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     if inadmissible.status() == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(http::header::ALLOW, http::HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+        headers.insert(
+            http::header::ALLOW,
+            http::HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+        );
     }
     response
 }

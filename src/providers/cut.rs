@@ -76,8 +76,7 @@ impl Items {
             let mut went = vec![0_usize; nodes.len()];
             for item in &self.list {
                 let element = self.element_of(item.node);
-                let counts =
-                    if gone.get(element).copied().unwrap_or(false) { &mut went } else { &mut left };
+                let counts = if gone.get(element).copied().unwrap_or(false) { &mut went } else { &mut left };
                 let mut at = nodes.get(element).map_or(NONE, |node| node.parent);
                 while let Some(node) = nodes.get(at) {
                     counts[at] += 1;

@@ -128,12 +128,13 @@ impl ItemRules {
             ));
         }
         let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: Vec::new(), key: Some(parts) };
-        let compiled = Compiled::new(vec![rule], &[], Some(JSON_FIELD.into())).map_err(|fault| match fault.at {
-            FaultAt::Part(index) => {
-                KeyRuleError { position: index + 1, text: key[index].clone(), why: fault.why }
-            }
-            FaultAt::Path | FaultAt::When(_) => whole(&fault.why),
-        })?;
+        let compiled =
+            Compiled::new(vec![rule], &[], Some(JSON_FIELD.into())).map_err(|fault| match fault.at {
+                FaultAt::Part(index) => {
+                    KeyRuleError { position: index + 1, text: key[index].clone(), why: fault.why }
+                }
+                FaultAt::Path | FaultAt::When(_) => whole(&fault.why),
+            })?;
         Ok(Self(Arc::new(compiled)))
     }
 

@@ -78,7 +78,10 @@ impl Body {
         if incoming.is_end_stream() {
             return Self::empty(); // a lease given back here is ready as soon as hyper is
         }
-        Self { kind: Kind::Stream(Stream { incoming, idle, pause: None, progress, _lease: lease }), held: None }
+        Self {
+            kind: Kind::Stream(Stream { incoming, idle, pause: None, progress, _lease: lease }),
+            held: None,
+        }
     }
 
     /// Keeps `held` alive until the body has been sent or given up.

@@ -169,8 +169,7 @@ impl Upstream {
         loop {
             tries += 1;
             let connection = self.connection(target, &pool, tries == TRIES_MAX).await;
-            let connection =
-                connection.map_err(|cause| Failed::never_sent(UpstreamError::Connect(cause)))?;
+            let connection = connection.map_err(|cause| Failed::never_sent(UpstreamError::Connect(cause)))?;
             prepare(&mut request, target, &asked, connection.version())
                 .map_err(|cause| Failed::never_sent(UpstreamError::Broken(cause)))?;
             *sent = true;

@@ -92,7 +92,8 @@ fn ask_for(text: &str, lease: Duration, ttl: Duration) -> ClaimAsk {
 }
 
 fn hold(text: &str, lease: Duration) -> ClaimAsk {
-    let payload = Payload { id: rand::random(), request: Bytes::from(format!("POST / HTTP/1.1\r\n\r\n{text}")) };
+    let payload =
+        Payload { id: rand::random(), request: Bytes::from(format!("POST / HTTP/1.1\r\n\r\n{text}")) };
     ClaimAsk { lease, on_unknown: OnUnknown::Hold, payload: Some(Arc::new(payload)), ..ask(text) }
 }
 
@@ -186,7 +187,10 @@ async fn first_seen_events_a_second() {
                     while begun.elapsed() < span {
                         let first = ask(&format!("hotmart:{run:016x}-{task}-{done}"));
                         assert_eq!(attempt(&claim(&store, &first).await), 1);
-                        assert_eq!(settle(&store, &first, End::Commit(receipt("ok"))).await, Settled::Recorded);
+                        assert_eq!(
+                            settle(&store, &first, End::Commit(receipt("ok"))).await,
+                            Settled::Recorded
+                        );
                         done += 1;
                     }
                     done
@@ -196,7 +200,10 @@ async fn first_seen_events_a_second() {
             for task in tasks.collect::<Vec<_>>() {
                 done += task.await.unwrap();
             }
-            println!("{name} {parallel} in parallel: {:.0} events/s", f64::from(done) / begun.elapsed().as_secs_f64());
+            println!(
+                "{name} {parallel} in parallel: {:.0} events/s",
+                f64::from(done) / begun.elapsed().as_secs_f64()
+            );
         }
     }
 }

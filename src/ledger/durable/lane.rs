@@ -79,7 +79,8 @@ impl Lane {
 
     async fn share(&mut self, shared: Shared) {
         if !shared.peeks.is_empty() {
-            let digests: Vec<Digest> = shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
+            let digests: Vec<Digest> =
+                shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
             let reply = self.ask(&Ask::Peek(digests)).await;
             for (digests, answer) in shared.peeks {
                 let reply = match &reply {

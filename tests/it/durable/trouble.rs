@@ -170,9 +170,13 @@ async fn behind_a_pooler_in_transaction_mode_the_counts_are_exact() {
     }
     for node in &nodes {
         node.sweep(10).await.unwrap();
-        node.change(EventKey::from_text("event:0:0").digest(), umavez::ledger::durable::Override::Forget, "ana")
-            .await
-            .unwrap();
+        node.change(
+            EventKey::from_text("event:0:0").digest(),
+            umavez::ledger::durable::Override::Forget,
+            "ana",
+        )
+        .await
+        .unwrap();
     }
     assert_eq!(effects.lock().unwrap().len(), 1000);
     assert!(effects.lock().unwrap().values().all(|count| *count == 1));
@@ -350,7 +354,10 @@ async fn the_file_stays_bounded_while_events_come_and_expire() {
                 .map(|n| ask_for(&format!("{round}:{request}:{n}"), MINUTE, Duration::from_millis(1)))
                 .collect();
             store.claim(asks.clone()).await.unwrap();
-            store.settle(asks.iter().map(|ask| end(ask, End::Commit(receipt("ok")))).collect()).await.unwrap();
+            store
+                .settle(asks.iter().map(|ask| end(ask, End::Commit(receipt("ok")))).collect())
+                .await
+                .unwrap();
         }
         while store.sweep(500).await.unwrap().deleted > 0 {}
         after.push(bytes());

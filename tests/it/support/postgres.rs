@@ -196,7 +196,9 @@ fn template() -> &'static Path {
             let dir = server_folder("umavez-initdb");
             let data = dir.path().join("data");
             let mut initdb = as_server_user(&binary("initdb"));
-            initdb.args(["-U", ROLE, "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"]).arg(&data);
+            initdb
+                .args(["-U", ROLE, "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"])
+                .arg(&data);
             run(initdb.stdout(Stdio::null()));
             let copied = ready.with_extension(std::process::id().to_string());
             run(Command::new("cp").arg("-a").arg(&data).arg(&copied));
