@@ -360,6 +360,51 @@ fn emptied_changes_and_entries_go_with_their_items_and_nothing_else_does() {
     assert_eq!(cut(&[3]), body.replace(&second, ""));
 }
 
+/// A fixture's delivery, cut.
+fn cut_fixture(name: &str, removed: &[usize]) -> (String, String) {
+    let cases = cases();
+    let case = cases.iter().find(|case| case.name == name).unwrap();
+    let items = Provider::shipped(case.provider()).unwrap().items(&case.delivery());
+    assert!(items.can_cut(), "{name}");
+    (text(&case.body), text(&items.without(&case.body, removed)))
+}
+
+#[test]
+fn items_wrapped_in_objects_and_xml_elements_are_cut_whole() {
+    let (body, cut) = cut_fixture("adyen-batch-two-items", &[0]);
+    let at = body.find(r#"{"NotificationRequestItem"#).unwrap();
+    let second = at + 1 + body[at + 1..].find(r#"{"NotificationRequestItem"#).unwrap();
+    assert_eq!(cut, format!("{}{}", &body[..at], &body[second..]));
+    let (body, cut) = cut_fixture("salesforce-two-notifications", &[1]);
+    let at = body.rfind("<Notification>").unwrap();
+    let end = body.rfind("</Notification>").unwrap() + "</Notification>".len();
+    assert_eq!(cut, format!("{}{}", &body[..at], &body[end..]));
+    let (body, cut) = cut_fixture("sendgrid-batch", &[0, 2]);
+    let kept = body.find(r#"},{"#).unwrap() + 2;
+    let end = body.rfind(r#"},{"#).unwrap() + 1;
+    assert_eq!(cut, format!("[{}]\r\n", &body[kept..end]));
+}
+
+#[test]
+fn json_inside_a_form_field_is_read_and_never_cut() {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/x-www-form-urlencoded"));
+    let body = b"payload=%7B%22issue%22%3A%7B%22id%22%3A7%7D%7D&kind=a";
+    let items = with_headers(&rule(&["$.issue.id", "form:kind"]), &headers, body);
+    assert_eq!(found(&items), [("$".into(), Some(vec!["7".into(), "a".into()]))]);
+    assert!(!items.can_cut());
+    assert_eq!(items.list[0].span, 0..body.len());
+}
+
+#[test]
+fn key_headers_that_the_scheme_does_not_sign_are_told() {
+    let told = |name: &str| Provider::shipped(name).unwrap().unsigned_key_headers();
+    assert_eq!(told("stripe"), [] as [HeaderName; 0]);
+    assert_eq!(told("github"), ["x-github-hook-id", "x-github-delivery"]);
+    assert_eq!(told("resend"), [] as [HeaderName; 0]);
+    assert_eq!(told("linear"), ["linear-delivery"]);
+}
+
 /// A white-space run, a scalar, and batches of them, as hostile as JSON allows.
 fn space() -> impl Strategy<Value = String> {
     prop_oneof![4 => Just(String::new()), 1 => "[ \n\r\t]{1,3}"]
