@@ -25,3 +25,4 @@ mod signature_vectors;
 mod signatures;
 mod stores_down;
 mod support;
+mod providers;
