@@ -36,10 +36,14 @@ use crate::upstream::{Body, Upstream, system_roots};
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Rows deleted by one statement of the sweeper.
 const SWEEP_ROWS: usize = 1000;
+/// Past so many held events the gauge stands still: somebody must look long before.
+const HELD_COUNTED_MAX: usize = 1000;
 /// How often histograms are folded, so that they stay small between two scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// Connections that the admin listener serves at once.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// How long a store may take to answer a probe.
+const PROBE_MAX: Duration = Duration::from_secs(10);
 /// How long the last settlements may take after the last request has ended.
 const FLUSH_MAX: Duration = Duration::from_secs(10);
 
@@ -145,6 +149,7 @@ impl Gateway {
         let flushed = tokio::time::timeout(FLUSH_MAX, async {
             self.ledger.flushed().await;
             self.ledger.durable().close().await;
+            self.ledger.hot().close();
             self.tracker.wait().await;
         });
         let flushed = flushed.await;
@@ -186,7 +191,7 @@ impl Gateway {
                     tracker.wait().await;
                 });
                 // Nobody listens any more if the gateway has given up waiting.
-                drop(ended.send(()));
+                ended.send(()).ok();
             })?;
             self.workers.push(end);
         }
@@ -254,7 +259,7 @@ async fn serve(
 fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
     let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
     let secure = targets.any(|target| target.scheme == http::uri::Scheme::HTTPS);
-    secure.then(system_roots).transpose().context("[upstream] url: the system's trusted certificates")
+    secure.then(system_roots).transpose().map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
 }
 
 /// Deletes what expired, parks what lapsed, and tells how far behind it is.
@@ -274,10 +279,14 @@ async fn sweep(durable: Durable, stores: Stores) {
             if swept.held > 0 {
                 tracing::warn!(events = swept.held, "held: their leases lapsed, and nobody knows whether the app has processed them");
             }
-            stores.swept(swept.deleted, swept.lag, swept.held_now);
-            if swept.deleted < SWEEP_ROWS as u64 {
+            stores.swept(swept.deleted, swept.lag);
+            if usize::try_from(swept.deleted).is_ok_and(|deleted| deleted < SWEEP_ROWS) {
                 break;
             }
+        }
+        match durable.held(HELD_COUNTED_MAX).await {
+            Ok(held) => stores.held(held.len()),
+            Err(error) => stores.durable_failed(&error),
         }
     }
 }
@@ -306,4 +315,31 @@ impl Handler for AdminDoor {
     async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         self.0.receive(request, peer.address).await.map(Body::from)
     }
+}
+
+/// Asks both stores whether they would serve this configuration; each answer with the store's section.
+///
+/// # Errors
+/// When no runtime can be had.
+pub fn probe(config: &Config) -> anyhow::Result<Vec<(&'static str, anyhow::Result<()>)>> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let tracker = TaskTracker::new();
+        let durable = async {
+            let durable = Durable::open(&config.durable, &config.limits, &tracker).await?;
+            let answer = durable.ping().await;
+            durable.close().await;
+            Ok(answer?)
+        };
+        let hot = async {
+            let (hot, _pushes) = Hot::open(&config.hot, &tracker).await?;
+            let answer = hot.ping().await;
+            hot.close();
+            Ok(answer?)
+        };
+        let hot = tokio::time::timeout(PROBE_MAX, hot).await;
+        let durable = tokio::time::timeout(PROBE_MAX, durable).await;
+        let late = |_| Err(anyhow::anyhow!("no answer within {PROBE_MAX:?}"));
+        Ok(vec![("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))])
+    })
 }

@@ -283,10 +283,13 @@ impl Stores {
         self.breaker_open.set(if breaker_open { 1.0 } else { 0.0 });
     }
 
-    pub fn swept(&self, deleted: u64, lag: Duration, held: u64) {
+    pub fn swept(&self, deleted: u64, lag: Duration) {
         self.swept.increment(deleted);
         self.sweeper_lag.set(lag.as_secs_f64());
-        self.held.set(float(usize::try_from(held).unwrap_or(usize::MAX)));
+    }
+
+    pub fn held(&self, events: usize) {
+        self.held.set(float(events));
     }
 }
 

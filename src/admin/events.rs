@@ -165,7 +165,7 @@ fn event(record: &Record) -> Value {
         "receipt": record.receipt.as_ref().map(|receipt| json!({
             "status": receipt.status,
             "at": rfc3339(receipt.at),
-            "body_bytes": receipt.body.as_ref().map(bytes::Bytes::len),
+            "body_bytes": receipt.body.as_ref().map(Bytes::len),
         })),
     })
 }

@@ -21,7 +21,6 @@ const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// What the admin listener answers from.
-#[derive(Debug)]
 pub struct Admin {
     pub ledger: Ledger,
     /// For replays.

@@ -14,6 +14,10 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        Err(Failure::Other(anyhow::anyhow!("the demo is not built in (keep: {})", self.keep)))
+        match umavez::demo::run(self.keep) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::Other(anyhow::anyhow!("the demo did not come out as promised"))),
+            Err(error) => Err(Failure::Other(error)),
+        }
     }
 }

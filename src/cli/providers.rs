@@ -17,7 +17,7 @@ pub(super) struct Providers {
 impl Providers {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let Some(name) = &self.name else {
-            let names: Vec<&str> = Provider::names().into_iter().collect();
+            let names: Vec<&str> = Provider::names();
             return print(&format!("{}\n", names.join("\n")));
         };
         let Some(provider) = Provider::shipped(name) else {

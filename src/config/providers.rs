@@ -83,7 +83,7 @@ impl Known {
         if let Some(provider) = self.own.get(name).cloned().or_else(|| Provider::shipped(name)) {
             return Ok(provider);
         }
-        let mut names: Vec<&str> = Provider::names().into_iter().collect();
+        let mut names: Vec<&str> = Provider::names();
         names.extend(self.own.keys().map(String::as_str));
         names.sort_unstable();
         let mend = match nearest(name, names.iter().copied()) {

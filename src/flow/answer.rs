@@ -13,9 +13,9 @@ use crate::metrics::{Answer, Said};
 use crate::upstream::{Outcome, UpstreamError};
 
 /// Tells the verdict, on every answer of a dedup route.
-pub const UMAVEZ: HeaderName = HeaderName::from_static("umavez");
+pub(super) const UMAVEZ: HeaderName = HeaderName::from_static("umavez");
 /// Marks the answer to a copy.
-pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -25,7 +25,7 @@ const RETRY_LATER: Duration = Duration::from_secs(5);
 
 /// Why a request of a dedup route got neither the app's answer nor a receipt.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub(super) enum Refusal {
     #[error("the body is longer than the route's limit of {0} bytes")]
     TooLarge(usize),
     #[error("the body did not come within {0:?}")]
@@ -65,7 +65,7 @@ impl Refusal {
     }
 
     /// What it is counted as.
-    pub fn class(&self) -> Answer {
+    pub(super) fn class(&self) -> Answer {
         match self {
             Self::TooLarge(_) => Answer::TooLarge,
             Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
@@ -76,7 +76,7 @@ impl Refusal {
     }
 
     /// What the `Umavez` header says of it.
-    pub fn said(&self) -> &'static str {
+    pub(super) fn said(&self) -> &'static str {
         match self {
             Self::InFlight { .. } => Said::InFlight.label(),
             Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
@@ -86,7 +86,7 @@ impl Refusal {
     }
 
     /// The answer. A sender that is told 200 though its signature is wrong gets an empty body.
-    pub fn answer(&self) -> Response<Bytes> {
+    pub(super) fn answer(&self) -> Response<Bytes> {
         let status = self.status();
         let body = if status.is_success() { Bytes::new() } else { Bytes::from(format!("{self}\n")) };
         let mut answer = text(status, body);
@@ -99,13 +99,13 @@ impl Refusal {
 }
 
 /// Puts the verdict on an answer; the app's own headers of these names give way.
-pub fn mark(answer: &mut Response<Bytes>, said: &'static str) {
+pub(super) fn mark(answer: &mut Response<Bytes>, said: &'static str) {
     answer.headers_mut().remove(REPLAYED);
     answer.headers_mut().insert(UMAVEZ, HeaderValue::from_static(said));
 }
 
 /// The first answer again, or what the route always answers to copies.
-pub fn replay(receipt: &Receipt, route: &DuplicateAnswer) -> Response<Bytes> {
+pub(super) fn replay(receipt: &Receipt, route: &DuplicateAnswer) -> Response<Bytes> {
     let mut answer = match route {
         DuplicateAnswer::Receipt => {
             let mut answer = Response::new(receipt.body.clone().unwrap_or_default());
@@ -130,14 +130,14 @@ pub fn replay(receipt: &Receipt, route: &DuplicateAnswer) -> Response<Bytes> {
 }
 
 /// The event is stored and waits for a person: the sender has done its part.
-pub fn held() -> Response<Bytes> {
+pub(super) fn held() -> Response<Bytes> {
     let mut answer = text(StatusCode::OK, Bytes::new());
     mark(&mut answer, Said::Held.label());
     answer
 }
 
 /// The app's answer, or what stands for the answer that it didn't give.
-pub fn forwarded(outcome: Outcome, said: Said) -> (Response<Bytes>, Answer) {
+pub(super) fn forwarded(outcome: Outcome, said: Said) -> (Response<Bytes>, Answer) {
     let (mut answer, class) = match outcome {
         Outcome::Answered(answer) => (answer, Answer::Forwarded),
         Outcome::NeverSent(error) => failed(StatusCode::BAD_GATEWAY, &error),
@@ -153,7 +153,7 @@ fn failed(status: StatusCode, error: &UpstreamError) -> (Response<Bytes>, Answer
 }
 
 /// A line of text.
-pub fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
+pub(super) fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, TEXT);

@@ -34,7 +34,7 @@ pub use prepared::{Found, Route, RouteError, Routes};
 pub use route::{RouteConflict, RouteTable};
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Flow {
     ledger: Ledger,
     upstream: Arc<Upstream>,

@@ -6,35 +6,35 @@ use crate::ledger::{Claim, Fingerprint, Layer, LedgerError, Receipt, Verdict, Wa
 
 /// What to do with one request.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     /// The rights to process; they end together, with the one forward.
-    pub claims: Vec<Claim>,
+    pub(super) claims: Vec<Claim>,
     /// Items that are forwarded without a claim: they have no key, or the stores are bypassed.
-    pub unclaimed: usize,
+    pub(super) unclaimed: usize,
     /// Items that are left out of the forward, by their place in the request's list.
-    pub removed: Vec<usize>,
+    pub(super) removed: Vec<usize>,
     /// Copies of done events.
-    pub duplicates: Vec<Duplicate>,
+    pub(super) duplicates: Vec<Duplicate>,
     /// Copies of events in flight elsewhere.
-    pub waiting: Vec<(usize, Waiter)>,
-    pub held: usize,
-    pub unavailable: Option<Arc<LedgerError>>,
-    pub unavailable_items: usize,
+    pub(super) waiting: Vec<(usize, Waiter)>,
+    pub(super) held: usize,
+    pub(super) unavailable: Option<Arc<LedgerError>>,
+    pub(super) unavailable_items: usize,
 }
 
 #[derive(Debug)]
-pub struct Duplicate {
+pub(super) struct Duplicate {
     /// The item's place in the request's list.
-    pub item: usize,
-    pub receipt: Arc<Receipt>,
-    pub layer: Layer,
-    pub conflict: Option<Fingerprint>,
+    pub(super) item: usize,
+    pub(super) receipt: Arc<Receipt>,
+    pub(super) layer: Layer,
+    pub(super) conflict: Option<Fingerprint>,
 }
 
 impl Plan {
     /// `verdicts` belong to the items at `keyed`, in order; `twins` are items whose key came before in the same
     /// request, which are the same event; the rest of the `items` have no key.
-    pub fn of(items: usize, keyed: &[usize], twins: &[(usize, usize)], verdicts: Vec<Verdict>) -> Self {
+    pub(super) fn of(items: usize, keyed: &[usize], twins: &[(usize, usize)], verdicts: Vec<Verdict>) -> Self {
         let mut plan = Self { unclaimed: items - keyed.len() - twins.len(), ..Self::default() };
         for (&item, verdict) in keyed.iter().zip(verdicts) {
             match verdict {
@@ -64,7 +64,7 @@ impl Plan {
     }
 
     /// Whether anything goes to the app. A request without items is forwarded: there is nothing to deduplicate.
-    pub fn forwards(&self, items: usize) -> bool {
+    pub(super) fn forwards(&self, items: usize) -> bool {
         items == 0 || !self.claims.is_empty() || self.unclaimed > 0
     }
 }

@@ -1,14 +1,12 @@
 //! Decides what an upstream attempt means for its claims. Pure: no I/O, no clock, no config.
 
-use http::StatusCode;
-
 use crate::config::StatusSet;
 use crate::ledger::OnUnknown;
 use crate::upstream::Outcome;
 
 /// How the claims of a forwarded request end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(super) enum Ending {
     /// The app has done it.
     Commit,
     /// It has not, or the route takes that risk: the next copy passes.
@@ -18,19 +16,12 @@ pub enum Ending {
 }
 
 /// The rule.
-pub fn rule(outcome: &Outcome, done: &StatusSet, on_unknown: OnUnknown) -> Ending {
+pub(super) fn rule(outcome: &Outcome, done: &StatusSet, on_unknown: OnUnknown) -> Ending {
     match (outcome, on_unknown) {
         (Outcome::Answered(answer), _) if done.contains(answer.status()) => Ending::Commit,
         (Outcome::Answered(_) | Outcome::NeverSent(_), _) => Ending::Release,
         (Outcome::Unknown(_), OnUnknown::Hold) => Ending::Hold,
         (Outcome::Unknown(_), OnUnknown::Retry) => Ending::Release,
-    }
-}
-
-impl StatusSet {
-    /// Whether the app's answer means that the event is done.
-    pub fn contains(&self, status: StatusCode) -> bool {
-        self.0.iter().any(|range| range.contains(&status.as_u16()))
     }
 }
 

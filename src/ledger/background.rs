@@ -39,7 +39,8 @@ pub(super) struct Work {
 enum Job {
     Settle { claims: Vec<Claim>, settlement: Settlement },
     Abandon { ask: SettleAsk, since: std::time::Instant, lease: Duration },
-    CatchUp(HotOnly),
+    /// The event, and when it was first claimed on this process's monotonic clock.
+    CatchUp(HotOnly, std::time::Instant),
 }
 
 impl Background {
@@ -68,14 +69,18 @@ impl Background {
     }
 
     pub(super) fn catch_up(&self, claim: &Claim, receipt: &std::sync::Arc<Receipt>) {
-        self.leave(Job::CatchUp(HotOnly {
+        let event = HotOnly {
             key: claim.key.clone(),
             route: std::sync::Arc::clone(&claim.route),
             fence: claim.fence,
+            lease: claim.terms.lease,
             durable_ttl: claim.terms.durable_ttl,
+            on_unknown: claim.terms.on_unknown,
             fingerprint: claim.fingerprint,
-            receipt: std::sync::Arc::clone(receipt),
-        }));
+            age: Duration::ZERO,
+            receipt: Some(std::sync::Arc::clone(receipt)),
+        };
+        self.leave(Job::CatchUp(event, claim.taken));
     }
 
     fn leave(&self, job: Job) {
@@ -123,10 +128,11 @@ impl Work {
         let left = match job {
             Job::Settle { claims, settlement } => settle(ledger, claims, settlement).await,
             Job::Abandon { ask, since, lease } => abandon(ledger, ask, since, lease).await,
-            Job::CatchUp(event) => match ledger.shared.durable.record_hot_only(vec![event.clone()]).await {
-                Ok(()) => None,
-                Err(_) => Some(Job::CatchUp(event)),
-            },
+            Job::CatchUp(mut event, claimed) => {
+                event.age = claimed.elapsed();
+                let said = ledger.shared.durable.record_hot_only(vec![event.clone()]).await;
+                said.is_err().then_some(Job::CatchUp(event, claimed))
+            }
         };
         match left {
             Some(job) => Err(job),

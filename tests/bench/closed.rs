@@ -57,8 +57,9 @@ pub(crate) fn run(args: &Args) -> io::Result<Tally> {
 impl<'a> Loop<'a> {
     fn new(args: &'a Args, connections: usize, sent_max: u64, start: Instant) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let connections =
-            (0..connections).map(|index| connect(args, &poll, Token(index))).collect::<io::Result<Vec<_>>>()?;
+        let connections = (0..connections)
+            .map(|index| connect(args, &poll, Token(index)))
+            .collect::<io::Result<Vec<_>>>()?;
         Ok(Self {
             args,
             poll,
@@ -152,7 +153,8 @@ impl<'a> Loop<'a> {
         connection.received.drain(..answer.length);
         if let Some((event, since)) = connection.waiting.take() {
             let now = monotonic();
-            let counts = since >= self.start + self.args.warm() && self.ended.is_none_or(|ended| now <= ended);
+            let counts =
+                since >= self.start + self.args.warm() && self.ended.is_none_or(|ended| now <= ended);
             self.tally.answer(event, &answer, now.saturating_duration_since(since), counts);
             self.events.finished(event);
             self.send(index);

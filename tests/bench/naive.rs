@@ -22,7 +22,8 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-const TABLE: &str = "create table if not exists seen (key text primary key, at timestamptz not null default now())";
+const TABLE: &str =
+    "create table if not exists seen (key text primary key, at timestamptz not null default now())";
 const CLAIM: &str = "insert into seen (key) values ($1) on conflict do nothing returning key";
 const REMEMBER_SECONDS: i64 = 86_400;
 
@@ -53,7 +54,8 @@ struct Gateway {
 
 impl Gateway {
     async fn build(args: &Args) -> anyhow::Result<Self> {
-        let redis = Builder::from_config(Config::from_url(&args.redis)?).build_pool(args.redis_connections)?;
+        let redis =
+            Builder::from_config(Config::from_url(&args.redis)?).build_pool(args.redis_connections)?;
         redis.init().await.context("connecting to redis")?;
         let postgres = PgPoolOptions::new()
             .min_connections(args.postgres_connections)
@@ -126,8 +128,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
                 });
                 Ok::<_, Infallible>(response)
             });
-            if let Err(error) =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
+            if let Err(error) = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await
             {
                 eprintln!("{error}");
             }

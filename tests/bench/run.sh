@@ -63,6 +63,17 @@ wait_for_port() { # PORT PID LOG
     done
 }
 
+wait_for_peer() { # PEER PID LOG: umavez opens its port before its stores, and says when it serves
+    local tries=0
+    wait_for_port "$port" "$2" "$3" || return 1
+    case $1 in pass | embedded | stores) ;; *) return 0 ;; esac
+    until grep -q listening "$3"; do
+        tries=$((tries + 1))
+        kill -0 "$2" 2>/dev/null && [ $tries -lt 600 ] || { tail -5 "$3" >&2; return 1; }
+        sleep 0.05
+    done
+}
+
 configure() { # TEMPLATE DATABASE: fills in ports and paths
     sed -e "s|@PORT@|$port|g; s|@ADMIN@|$admin|g; s|@UPSTREAM@|$upstream|g; s|@REDIS@|$redis|g" \
         -e "s|@POSTGRES@|$postgres|g; s|@DATABASE@|$2|g; s|@WORKERS@|$workers|g; s|@CONF@|$here/conf|g" \
@@ -169,7 +180,7 @@ measure() { # ROUND LOAD PEER DATABASE ARGS...: one contestant under one load
     (peer_exec "$peer" "$database") >"$dir/peer/log" 2>&1 &
     pid=$!
     pids+=($pid)
-    if wait_for_port "$port" $pid "$dir/peer/log"; then
+    if wait_for_peer "$peer" $pid "$dir/peer/log"; then
         if [ -n "${PROFILE:-}" ]; then
             # A virtual machine often has no hardware counters; the clock always ticks.
             perf record -q -e cpu-clock -F 997 -g -o "$PROFILE" -p "$(processes $pid | tr ' ' ',')" >/dev/null 2>&1 &
@@ -229,7 +240,7 @@ fill() { # a second database, whose event table already holds many rows
     local pid=$!
     pids+=($pid)
     local started=1
-    wait_for_port "$port" $pid "$dir/peer/log" || started=0
+    wait_for_peer stores $pid "$dir/peer/log" || started=0
     stop $pid
     unset 'pids[-1]'
     [ $started = 1 ] && [ -s "$here/fill.sql" ] || { loads=${loads/rows/}; return 0; }

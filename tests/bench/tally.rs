@@ -56,7 +56,8 @@ impl Tally {
         self.not_2xx += u64::from(!(200..300).contains(&answer.status));
         if counts {
             self.answered += 1;
-            self.latencies_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1));
+            self.latencies_us
+                .saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1));
         }
     }
 

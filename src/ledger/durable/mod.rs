@@ -1,11 +1,27 @@
 //! The durable store: the arbiter. It never forgets an event inside its window, and its clock judges leases.
 //! This door knows keys and rows only; what a verdict means for a request is `flow`'s.
 
+mod batch;
+mod desk;
+mod error;
+mod group_commit;
+mod handle;
+mod lane;
+mod postgres;
+mod receipt;
+mod row;
+mod sqlite;
+mod store;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::UnixMillis;
 use crate::ledger::claim::{Digest, EventKey, Fence, Fingerprint, OnUnknown, Payload, Receipt};
+
+pub use desk::HotOnly;
+pub use error::{DurableError, Trouble, Unfit};
+pub use handle::Durable;
 
 /// One event to claim. All asks of one request travel together and are decided by one statement.
 #[derive(Clone, Debug)]

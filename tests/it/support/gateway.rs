@@ -80,7 +80,7 @@ impl Setup {
         let Self { upstream, listen, stores, routes, rest, .. } = self;
         format!(
             "[listen]\npublic = \"{public}\"\nadmin = \"{admin}\"\n{listen}\n\
-             {stores}\n[upstream]\nurl = \"{upstream}\"\n{rest}\n{routes}\n"
+             {stores}\n{upstream}\n{rest}\n{routes}\n"
         )
     }
 }
@@ -102,8 +102,17 @@ impl Gateway {
     }
 
     pub(crate) fn in_front_of_url(upstream: &str) -> Setup {
+        Self::before(format!("[upstream]\nurl = \"{upstream}\""))
+    }
+
+    /// No default upstream: each route names its own.
+    pub(crate) fn without_upstream() -> Setup {
+        Self::before(String::new())
+    }
+
+    fn before(upstream: String) -> Setup {
         Setup {
-            upstream: upstream.to_owned(),
+            upstream,
             listen: String::new(),
             stores: String::new(),
             routes: String::new(),
@@ -176,7 +185,9 @@ impl Gateway {
     /// Its log lines as JSON; what isn't JSON fails the story.
     pub(crate) fn log_lines(&self) -> Vec<serde_json::Value> {
         let logs = self.logs();
-        logs.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+        logs.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect()
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -241,7 +252,9 @@ impl Process {
     fn spawn(config: &Path, environment: &[(String, String)]) -> Self {
         // The kernel ends it when the test dies, however that dies.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_umavez"), "run", "--config"]).arg(config);
+        command
+            .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_umavez"), "run", "--config"])
+            .arg(config);
         command.envs(environment.iter().map(|(name, value)| (name, value))).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

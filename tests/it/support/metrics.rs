@@ -52,6 +52,10 @@ impl Sample {
             let (name, value) = pair.split_once("=\"")?;
             Some((name.trim().to_owned(), value.trim_end_matches('"').to_owned()))
         });
-        Some(Self { name: name.to_owned(), labels: labels.collect::<Option<_>>()?, value: value.parse().ok()? })
+        Some(Self {
+            name: name.to_owned(),
+            labels: labels.collect::<Option<_>>()?,
+            value: value.parse().ok()?,
+        })
     }
 }

@@ -13,15 +13,14 @@ mod wire;
 
 use std::time::Duration;
 
-pub(crate) use gateway::{Gateway, Setup};
+pub(crate) use gateway::Gateway;
 pub(crate) use h2::send as send_h2;
-pub(crate) use metrics::Metrics;
 pub(crate) use sender::{
-    Answer, Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1, try_send,
-    unix_seconds,
+    Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1,
+    try_send, unix_seconds,
 };
 pub(crate) use stores::{Pair, Stores, durable_toml, hot_toml, on_every_store};
-pub(crate) use upstream::{Gate, Received, Reply, Upstream};
+pub(crate) use upstream::{Gate, Reply, Upstream};
 pub(crate) use wire::{Line, Wire};
 
 /// The route of every story that needs no other: one event per body, named by its `id`.

@@ -125,6 +125,16 @@ impl Stores {
         }
     }
 
+    /// Runs SQL as the database's owner; one row a line, columns split by `|`.
+    pub(crate) fn sql(&self, sql: &str) -> String {
+        let psql = std::process::Command::new("psql")
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &self.postgres_url(), "-c", sql])
+            .output()
+            .unwrap();
+        assert!(psql.status.success(), "{sql}: {}", String::from_utf8_lossy(&psql.stderr));
+        String::from_utf8_lossy(&psql.stdout).trim_end().to_owned()
+    }
+
     /// The configuration's `[hot]` and `[durable]` tables; nothing where the embedded one is meant.
     pub(crate) fn toml(&self) -> String {
         let hot = self.redis.as_ref().map(|redis| hot_toml(&redis.url())).unwrap_or_default();

@@ -154,7 +154,6 @@ struct State {
     requests: Mutex<Vec<Received>>,
     arrived: watch::Sender<usize>,
     answered: watch::Sender<usize>,
-    connections: watch::Sender<usize>,
 }
 
 /// A scripted app on a loopback port.
@@ -194,14 +193,9 @@ impl Upstream {
             requests: Mutex::default(),
             arrived: watch::Sender::new(0),
             answered: watch::Sender::new(0),
-            connections: watch::Sender::new(0),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&state)));
         Self { address, state, task }
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     pub(crate) fn url(&self) -> String {
@@ -211,15 +205,6 @@ impl Upstream {
     /// How many requests came completely.
     pub(crate) fn received(&self) -> usize {
         *self.state.arrived.borrow()
-    }
-
-    /// How many answers were written to their end.
-    pub(crate) fn answered(&self) -> usize {
-        *self.state.answered.borrow()
-    }
-
-    pub(crate) fn connections(&self) -> usize {
-        *self.state.connections.borrow()
     }
 
     pub(crate) fn requests(&self) -> Vec<Received> {
@@ -260,10 +245,10 @@ impl Drop for Upstream {
 
 async fn accept(listener: TcpListener, state: Arc<State>) {
     let mut connections = JoinSet::new();
+    let mut number = 0;
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        state.connections.send_modify(|n| *n += 1);
-        let number = *state.connections.borrow();
+        number += 1;
         connections.spawn(serve(stream, number, Arc::clone(&state)));
         while connections.try_join_next().is_some() {}
     }
@@ -304,7 +289,11 @@ async fn serve(stream: TcpStream, connection: usize, state: Arc<State>) {
     }
 }
 
-async fn perform(reply: &Reply, writing: &mut (impl AsyncWrite + Unpin), state: &State) -> std::io::Result<()> {
+async fn perform(
+    reply: &Reply,
+    writing: &mut (impl AsyncWrite + Unpin),
+    state: &State,
+) -> std::io::Result<()> {
     for step in &reply.steps {
         match step {
             Step::Wait(delay) => tokio::time::sleep(*delay).await,

@@ -1,0 +1,99 @@
+//! Why the durable store gave no answer. None of it is a verdict: an error never reads as "seen" nor as "new".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the caller can do about it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DurableError {
+    /// Treat the event by its route's policy for a durable store that is down.
+    #[error("the durable store cannot be used")]
+    Unavailable(#[source] Arc<Trouble>),
+    /// The same, at once: too many writes wait already, and one more would only wait too long.
+    #[error("too many writes wait for the durable store")]
+    Full,
+    /// Do not start: no waiting mends this.
+    #[error("the durable store does not fit")]
+    Unfit(#[source] Arc<Unfit>),
+}
+
+/// What went wrong between this process and the database.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    #[error("the database did not answer within {0:?}")]
+    Slow(Duration),
+    #[error("the database cannot be reached")]
+    Lost(#[source] sqlx::Error),
+    #[error("the database refused")]
+    Refused(#[source] sqlx::Error),
+    #[error("the database is down, and is tried again every {0:?}")]
+    Down(Duration),
+    #[error("the rows changed under the claim again and again")]
+    Contended,
+    #[error("the store is closed")]
+    Closed,
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+}
+
+/// What a person must mend before the store can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("the durable store's URL cannot be read")]
+    Url(#[source] sqlx::Error),
+    #[error(
+        "the database holds tables of a newer version of umavez (schema {found}, this version knows {known}): \
+         run that version, or give this one a database of its own"
+    )]
+    Newer { found: i64, known: i64 },
+    #[error(
+        "the role may not create the tables: `grant create on schema public to` it, or start umavez once with \
+         a role that may, and grant this one select, insert, update, delete on the umavez_ tables"
+    )]
+    NoCreate(#[source] sqlx::Error),
+    #[error("the file {path} is used by another umavez process: one process to a file, or take Postgres")]
+    Shared { path: String },
+    #[error("the file {path} cannot be opened for writing")]
+    File {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl From<Trouble> for DurableError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Unavailable(Arc::new(trouble))
+    }
+}
+
+/// What to do after a statement failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mend {
+    /// The same again on the same connection: the database undid it to let another transaction pass.
+    Again,
+    /// A new connection, then once more: the connection is gone, and perhaps only the answer was lost.
+    Reconnect,
+    /// Each write alone: one of them is what the database cannot store.
+    Apart,
+    /// Nothing: the database refuses.
+    Refuse,
+}
+
+impl Mend {
+    pub(super) fn of(error: &sqlx::Error) -> Self {
+        let sqlx::Error::Database(refusal) = error else { return Self::Reconnect };
+        let code = refusal.code().unwrap_or_default();
+        match code.as_ref() {
+            // Serialization failure, deadlock, lock timeout; SQLite's BUSY and LOCKED.
+            "40001" | "40P01" | "55P03" | "5" | "6" | "261" | "517" => Self::Again,
+            // A prepared statement that is unknown, doubled, or whose plan went stale.
+            "26000" | "42P05" | "0A000" => Self::Reconnect,
+            code if code.starts_with("08") || code.starts_with("57P") => Self::Reconnect,
+            code if ["22", "23", "54"].iter().any(|class| code.starts_with(class) && code.len() == 5) => {
+                Self::Apart
+            }
+            _ => Self::Refuse,
+        }
+    }
+}

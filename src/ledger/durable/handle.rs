@@ -1,0 +1,249 @@
+//! The handle that everyone holds: it queues asks for the tasks that own the connections, and hands back what
+//! they answer. Any thread and any runtime may use it; the connections stay on the runtime that opened it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::desk::{Ask, HotOnly, Reply};
+use super::error::{DurableError, Trouble};
+use super::group_commit::{Asks, Queues, Write, Writer, chain};
+use super::lane::{Job, Lane};
+use super::store::{Keeper, Store};
+use super::{Action, ClaimAsk, Override, Record, Seen, SettleAsk, Settled, State, Swept};
+use crate::clock::monotonic;
+use crate::config;
+use crate::ledger::claim::{Digest, Fingerprint, Payload};
+
+/// Questions that may wait in each lane.
+const WAITING_ASKS_MAX: usize = 1024;
+
+/// The durable store, Postgres or SQLite.
+#[derive(Clone, Debug)]
+pub struct Durable {
+    claims: mpsc::Sender<Write>,
+    settles: mpsc::Sender<Write>,
+    reads: mpsc::Sender<Job>,
+    chores: mpsc::Sender<Job>,
+    up: Arc<AtomicBool>,
+    stop: CancellationToken,
+    /// Cancelled by each task as it ends.
+    ended: Arc<[CancellationToken; 3]>,
+}
+
+impl Durable {
+    /// Opens the store: connects, and brings the schema up. A database that cannot be reached is no error here:
+    /// it is tried again in the background, and asks are refused meanwhile. The connections live on the runtime
+    /// that calls this, in tasks of `tracker`.
+    pub async fn open(
+        config: &config::Durable,
+        limits: &config::Limits,
+        tracker: &TaskTracker,
+    ) -> Result<Self, DurableError> {
+        let unfit = |unfit| DurableError::Unfit(Arc::new(unfit));
+        let store = Arc::new(Store::new(config).map_err(unfit)?);
+        let up = Arc::new(AtomicBool::new(false));
+        let mut first = Keeper::new(Arc::clone(&store), Arc::clone(&up));
+        match first.connect().await {
+            Ok(()) => {}
+            Err(Trouble::Unfit(cause)) => return Err(unfit(cause)),
+            Err(trouble) => tracing::warn!(error = %chain(&trouble), "the durable store is not there yet"),
+        }
+        let (claims, claim_queue) = mpsc::channel(limits.waiting_writes_max.max(1));
+        let (settles, settle_queue) = mpsc::channel(limits.waiting_writes_max.max(1));
+        let (reads, read_queue) = mpsc::channel(WAITING_ASKS_MAX);
+        let (chores, chore_queue) = mpsc::channel(WAITING_ASKS_MAX);
+        let stop = CancellationToken::new();
+        let ended: Arc<[CancellationToken; 3]> = Arc::default();
+        let writer = Writer::new(first, Queues { claims: claim_queue, settles: settle_queue });
+        let reader = Lane::new(Keeper::new(Arc::clone(&store), Arc::default()), read_queue);
+        let keeper = Lane::new(Keeper::new(store, Arc::default()), chore_queue);
+        let guards = ended.each_ref().map(|ended| ended.clone().drop_guard());
+        let [writer_ended, reader_ended, keeper_ended] = guards;
+        let token = stop.clone();
+        tracker.spawn(async move {
+            writer.run(token).await;
+            drop(writer_ended);
+        });
+        for (lane, lane_ended) in [(reader, reader_ended), (keeper, keeper_ended)] {
+            let token = stop.clone();
+            tracker.spawn(async move {
+                lane.run(token).await;
+                drop(lane_ended);
+            });
+        }
+        Ok(Self { claims, settles, reads, chores, up, stop, ended })
+    }
+
+    /// Claims all these events in one transaction; answers in their order. An event that is asked for twice is
+    /// claimed by its first ask.
+    pub async fn claim(&self, asks: Vec<ClaimAsk>) -> Result<Vec<Seen>, DurableError> {
+        if asks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let order: Vec<Digest> = asks.iter().map(|ask| ask.key.digest()).collect();
+        let mut leases = HashMap::with_capacity(asks.len());
+        let mut once = asks;
+        once.retain(|ask| leases.insert(ask.key.digest(), ask.lease).is_none());
+        if once.len() == order.len() {
+            return self.write(&self.claims, |answer| Asks::Claims(once, answer)).await;
+        }
+        let digests: Vec<Digest> = once.iter().map(|ask| ask.key.digest()).collect();
+        let seen = self.write(&self.claims, |answer| Asks::Claims(once, answer)).await?;
+        let mut seen: HashMap<Digest, Seen> = digests.into_iter().zip(seen).collect();
+        let mut answers = Vec::with_capacity(order.len());
+        for digest in order {
+            let answer = seen.get_mut(&digest).expect("every event was asked for");
+            answers.push(answer.clone());
+            if matches!(answer, Seen::Claimed { .. }) {
+                *answer = Seen::Processing { lease_left: leases.get(&digest).copied().unwrap_or_default() };
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Ends these claims in one transaction; answers in their order.
+    pub async fn settle(&self, asks: Vec<SettleAsk>) -> Result<Vec<Settled>, DurableError> {
+        if asks.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.write(&self.settles, |answer| Asks::Settles(asks, answer)).await
+    }
+
+    /// Where these events stand, in their order, as a claim would see it; `None` where the next claim passes.
+    pub async fn peek(&self, digests: Vec<Digest>) -> Result<Vec<Option<Seen>>, DurableError> {
+        let Reply::Peek(now, rows) = self.ask(&self.reads, Ask::Peek(digests.clone())).await? else {
+            unreachable!("a peek gives rows")
+        };
+        let mut rows: HashMap<Digest, _> = rows.into_iter().map(|row| (row.digest, row)).collect();
+        Ok(digests.iter().map(|digest| rows.remove(digest)?.seen(None, now)).collect())
+    }
+
+    /// One event's row, for people.
+    pub async fn look(&self, digest: Digest) -> Result<Option<Record>, DurableError> {
+        match self.ask(&self.reads, Ask::Look(digest)).await? {
+            Reply::Look(record) => Ok(record.map(|record| *record)),
+            other => unreachable!("a look gives a record, not {other:?}"),
+        }
+    }
+
+    /// Events that wait for a person, the oldest first.
+    pub async fn held(&self, limit: usize) -> Result<Vec<Record>, DurableError> {
+        match self.ask(&self.reads, Ask::Held { limit: number(limit) }).await? {
+            Reply::Held(records) => Ok(records),
+            other => unreachable!("held gives records, not {other:?}"),
+        }
+    }
+
+    /// What people changed, the latest first.
+    pub async fn actions(&self, limit: usize) -> Result<Vec<Action>, DurableError> {
+        match self.ask(&self.reads, Ask::Actions { limit: number(limit) }).await? {
+            Reply::Actions(actions) => Ok(actions),
+            other => unreachable!("actions give actions, not {other:?}"),
+        }
+    }
+
+    /// A stored request.
+    pub async fn payload(&self, id: u128) -> Result<Option<Payload>, DurableError> {
+        match self.ask(&self.reads, Ask::Payload(id)).await? {
+            Reply::Payload(payload) => Ok(payload),
+            other => unreachable!("a payload is asked for, not {other:?}"),
+        }
+    }
+
+    /// Does what a person asked, and records it in the same transaction. Gives the state before and after
+    /// (`None` after: the row is gone); `None` where the event is unknown, which is recorded too.
+    pub async fn change(
+        &self,
+        digest: Digest,
+        change: Override,
+        actor: &str,
+    ) -> Result<Option<(State, Option<State>)>, DurableError> {
+        let ask = Ask::Change { digest, change, actor: actor.to_owned() };
+        match self.ask(&self.chores, ask).await? {
+            Reply::Change(change) => Ok(change),
+            other => unreachable!("a change gives states, not {other:?}"),
+        }
+    }
+
+    /// Notes that a copy came with another body. As well as may be: it waits for nothing.
+    pub fn note_conflict(&self, digest: Digest, fingerprint: Fingerprint) {
+        let ask = Ask::Conflicts(vec![(digest, fingerprint)]);
+        // A full queue loses the note, not the event.
+        drop(self.chores.try_send(Job { ask, answer: None }));
+    }
+
+    /// Catches up with what the hot store decided alone. A row that is there stays, or is brought forward to
+    /// done.
+    pub async fn record_hot_only(&self, mut events: Vec<HotOnly>) -> Result<(), DurableError> {
+        events.sort_by_key(|event| (event.key.digest(), event.receipt.is_none()));
+        events.dedup_by_key(|event| event.key.digest());
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.ask(&self.chores, Ask::CatchUp(events)).await.map(drop)
+    }
+
+    /// Deletes at most `limit` expired rows and parks at most as many lapsed claims of routes that hold.
+    pub async fn sweep(&self, limit: usize) -> Result<Swept, DurableError> {
+        match self.ask(&self.chores, Ask::Sweep { limit: number(limit) }).await? {
+            Reply::Swept(swept) => Ok(swept),
+            other => unreachable!("a sweep gives what it did, not {other:?}"),
+        }
+    }
+
+    /// Whether the database answers now.
+    pub async fn ping(&self) -> Result<(), DurableError> {
+        self.ask(&self.reads, Ask::Ping).await.map(drop)
+    }
+
+    /// Whether the database answered last.
+    pub fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// How many writes wait.
+    pub fn waiting(&self) -> usize {
+        [&self.claims, &self.settles].map(|queue| queue.max_capacity() - queue.capacity()).iter().sum()
+    }
+
+    /// Takes nothing more, and returns once everything that waited is written or refused.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        for ended in self.ended.iter() {
+            ended.cancelled().await;
+        }
+    }
+
+    async fn write<T>(
+        &self,
+        queue: &mpsc::Sender<Write>,
+        asks: impl FnOnce(oneshot::Sender<Result<T, DurableError>>) -> Asks,
+    ) -> Result<T, DurableError> {
+        let (answer, answered) = oneshot::channel();
+        let write = Write { asks: asks(answer), since: monotonic(), rounds: 0 };
+        queue.try_send(write).map_err(refusal)?;
+        answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
+    }
+
+    async fn ask(&self, lane: &mpsc::Sender<Job>, ask: Ask) -> Result<Reply, DurableError> {
+        let (answer, answered) = oneshot::channel();
+        lane.try_send(Job { ask, answer: Some(answer) }).map_err(refusal)?;
+        answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
+    }
+}
+
+fn refusal<T>(error: mpsc::error::TrySendError<T>) -> DurableError {
+    match error {
+        mpsc::error::TrySendError::Full(_) => DurableError::Full,
+        mpsc::error::TrySendError::Closed(_) => Trouble::Closed.into(),
+    }
+}
+
+fn number(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

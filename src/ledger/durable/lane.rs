@@ -1,0 +1,126 @@
+//! One task with one connection that answers questions in turn. The store has two: one that only reads, and one
+//! for chores, so that a long sweep keeps no waiter from its look.
+
+use std::collections::HashMap;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::desk::{Ask, Reply};
+use super::error::DurableError;
+use super::group_commit::chain;
+use super::row::Row;
+use super::store::Keeper;
+use crate::ledger::claim::Digest;
+
+/// Most questions that share one statement.
+const SHARED_MAX: usize = 256;
+
+/// A question and where its answer goes; nowhere for what is done as well as may be.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) ask: Ask,
+    pub(super) answer: Option<oneshot::Sender<Result<Reply, DurableError>>>,
+}
+
+/// The task.
+#[derive(Debug)]
+pub(super) struct Lane {
+    keeper: Keeper,
+    queue: mpsc::Receiver<Job>,
+}
+
+impl Lane {
+    pub(super) fn new(keeper: Keeper, queue: mpsc::Receiver<Job>) -> Self {
+        Self { keeper, queue }
+    }
+
+    /// Answers until `stop`, and then what still waits.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let job = tokio::select! {
+                job = self.queue.recv() => job,
+                () = stop.cancelled(), if !self.queue.is_closed() => {
+                    self.queue.close();
+                    continue;
+                }
+            };
+            let Some(job) = job else { return };
+            let mut shared = Shared::default();
+            let mut others = Vec::new();
+            shared.add(job, &mut others);
+            while shared.len() + others.len() < SHARED_MAX {
+                let Ok(job) = self.queue.try_recv() else { break };
+                shared.add(job, &mut others);
+            }
+            self.share(shared).await;
+            let mut down = None;
+            for Job { ask, answer } in others {
+                let reply = match &down {
+                    // One of them has waited for the database in vain; the others need not.
+                    Some(error) => Err(DurableError::clone(error)),
+                    None => self.ask(&ask).await,
+                };
+                down = reply.as_ref().err().filter(|_| !self.keeper.connected()).cloned();
+                if let Some(answer) = answer {
+                    drop(answer.send(reply));
+                }
+            }
+        }
+    }
+
+    async fn ask(&mut self, ask: &Ask) -> Result<Reply, DurableError> {
+        self.keeper.answer(ask).await.map_err(|failure| {
+            let trouble = failure.trouble();
+            tracing::debug!(error = %chain(&trouble), "the durable store did not answer");
+            trouble.into()
+        })
+    }
+
+    async fn share(&mut self, shared: Shared) {
+        if !shared.peeks.is_empty() {
+            let digests: Vec<Digest> = shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
+            let reply = self.ask(&Ask::Peek(digests)).await;
+            for (digests, answer) in shared.peeks {
+                let reply = match &reply {
+                    Ok(Reply::Peek(now, rows)) => Ok(Reply::Peek(*now, pick(&digests, rows))),
+                    Ok(_) => unreachable!("a peek gives rows"),
+                    Err(error) => Err(error.clone()),
+                };
+                // A waiter that went away needs no answer.
+                drop(answer.send(reply));
+            }
+        }
+        if !shared.conflicts.is_empty() {
+            let conflicts = shared.conflicts.into_iter().collect();
+            // As well as may be: it is logged already.
+            drop(self.ask(&Ask::Conflicts(conflicts)).await);
+        }
+    }
+}
+
+fn pick(digests: &[Digest], rows: &[Row]) -> Vec<Row> {
+    rows.iter().filter(|row| digests.contains(&row.digest)).cloned().collect()
+}
+
+/// Questions that can share one statement.
+#[derive(Default)]
+struct Shared {
+    peeks: Vec<(Vec<Digest>, oneshot::Sender<Result<Reply, DurableError>>)>,
+    /// The latest fingerprint counts.
+    conflicts: HashMap<Digest, crate::ledger::claim::Fingerprint>,
+}
+
+impl Shared {
+    fn len(&self) -> usize {
+        self.peeks.len() + self.conflicts.len()
+    }
+
+    fn add(&mut self, job: Job, others: &mut Vec<Job>) {
+        match job {
+            Job { ask: Ask::Peek(digests), answer: Some(answer) } => self.peeks.push((digests, answer)),
+            Job { ask: Ask::Conflicts(conflicts), answer: None } => self.conflicts.extend(conflicts),
+            other => others.push(other),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Claims and settlements of one batch in one round trip.
+
+use std::collections::BTreeMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Link, row, sql, uuid};
+use crate::ledger::claim::{Digest, OnUnknown};
+use crate::ledger::durable::batch::{Batch, Outcome};
+use crate::ledger::durable::row::{Row, span};
+use crate::ledger::durable::{ClaimAsk, End, SettleAsk, receipt};
+
+impl Link {
+    /// Decides and commits the batch. An error leaves nothing decided, except that a lost connection may have
+    /// lost no more than the answer.
+    pub(in crate::ledger::durable) async fn commit_batch(
+        &mut self,
+        batch: &Batch<'_>,
+    ) -> Result<Outcome, sqlx::Error> {
+        let query = bind_settles(bind_claims(self.query(sql::BATCH), &batch.claims), batch);
+        let rows = self.alone(query).await?;
+        let mut outcome = Outcome::default();
+        for from in &rows {
+            let (list, now, row) = row(from)?;
+            outcome.now = now;
+            match list {
+                1 => drop(outcome.won.insert(row.digest, row)),
+                2 => drop(outcome.met.insert(row.digest, row)),
+                _ => drop(outcome.ended.insert(row.digest)),
+            }
+        }
+        let unknown = outcome.unknown(batch);
+        if !unknown.is_empty() {
+            let (now, rows) = self.peek(&unknown).await?;
+            outcome.now = outcome.now.max(now);
+            outcome.met.extend(rows.into_iter().map(|row| (row.digest, row)));
+        }
+        Ok(outcome)
+    }
+
+    /// These events' rows as they are now, and the database's clock (zero where no row is there).
+    pub(in crate::ledger::durable) async fn peek(
+        &mut self,
+        digests: &[Digest],
+    ) -> Result<(i64, Vec<Row>), sqlx::Error> {
+        let ids: Vec<Uuid> = digests.iter().map(|digest| uuid(digest.0)).collect();
+        let query = self.query(sql::PEEK).bind(ids);
+        let mut now = 0;
+        let mut rows = Vec::with_capacity(digests.len());
+        for from in &self.alone(query).await? {
+            let (_, at, row) = row(from)?;
+            now = at;
+            rows.push(row);
+        }
+        Ok((now, rows))
+    }
+}
+
+type Query<'q> = sqlx::query::Query<'q, <PgConnection as sqlx::Connection>::Database, sqlx::postgres::PgArguments>;
+
+fn bind_claims<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
+    fn column<'a, T>(asks: &[&'a ClaimAsk], of: impl Fn(&'a ClaimAsk) -> T) -> Vec<T> {
+        asks.iter().map(|ask| of(ask)).collect()
+    }
+    query
+        .bind(column(asks, |ask| uuid(ask.key.digest().0)))
+        .bind(column(asks, |ask| ask.key.text()))
+        .bind(column(asks, |ask| &*ask.route))
+        .bind(column(asks, |ask| ask.fence.0))
+        .bind(column(asks, |ask| span(ask.lease)))
+        .bind(column(asks, |ask| span(ask.durable_ttl)))
+        .bind(column(asks, |ask| ask.on_unknown == OnUnknown::Hold))
+        .bind(column(asks, |ask| ask.fingerprint.0))
+        .bind(column(asks, |ask| ask.payload.as_ref().map(|payload| uuid(payload.id))))
+}
+
+fn bind_settles<'q>(query: Query<'q>, batch: &Batch<'q>) -> Query<'q> {
+    let asks = &batch.settles;
+    // All items of one request share one payload: it travels once.
+    let payloads: BTreeMap<u128, &[u8]> = batch
+        .claims
+        .iter()
+        .filter_map(|ask| ask.payload.as_ref())
+        .map(|payload| (payload.id, payload.request.as_ref()))
+        .collect();
+    let dropped = |ask: &&SettleAsk| match ask.end {
+        End::Commit(_) | End::Release => ask.payload.map(uuid),
+        End::Hold => None,
+    };
+    query
+        .bind(asks.iter().map(|ask| uuid(ask.digest.0)).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.fence.0).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.end.state().number()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| encoded(&ask.end)).collect::<Vec<_>>())
+        .bind(payloads.keys().copied().map(uuid).collect::<Vec<_>>())
+        .bind(payloads.into_values().collect::<Vec<_>>())
+        .bind(asks.iter().filter_map(dropped).collect::<Vec<_>>())
+}
+
+fn encoded(end: &End) -> Option<Vec<u8>> {
+    match end {
+        End::Commit(receipt) => Some(receipt::encode(receipt)),
+        End::Release | End::Hold => None,
+    }
+}

@@ -1,0 +1,158 @@
+//! The ledger in Postgres: connections, and what a pooler in front of it changes. Keeps no session state.
+
+mod batch;
+mod desk;
+mod schema;
+mod sql;
+
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::State;
+use super::error::{Trouble, Unfit};
+use super::row::Row;
+use crate::config::PostgresConfig;
+use crate::ledger::claim::{Digest, Fence, Fingerprint};
+
+/// A start-up option of our own: a session that shows it is ours alone; behind a pooler it is refused or lost.
+const SESSION_MARK: (&str, &str) = ("umavez.session", "own");
+const READ_SESSION_MARK: &str = "select current_setting('umavez.session', true)";
+
+/// Plans that read a whole table look right while it is empty, and are kept while it grows.
+const PLAN_BY_INDEX: [(&str, &str); 5] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_bitmapscan", "off"),
+    ("jit", "off"),
+];
+const BEGIN: &str = "begin";
+/// Behind a pooler nothing outlives the transaction; so the plans' settings go with each.
+const BEGIN_POOLED: &str = "begin; set local enable_seqscan = off; set local enable_hashjoin = off; \
+     set local enable_mergejoin = off; set local enable_bitmapscan = off; set local jit = off";
+const COMMIT: &str = "commit";
+const ROLLBACK: &str = "rollback";
+
+/// How to reach the database.
+#[derive(Debug)]
+pub(super) struct Postgres {
+    options: PgConnectOptions,
+    pub(super) timeout: Duration,
+}
+
+impl Postgres {
+    pub(super) fn new(config: &PostgresConfig) -> Result<Self, Unfit> {
+        let options = PgConnectOptions::from_str(&config.url.0)
+            .map_err(Unfit::Url)?
+            .application_name("umavez")
+            .extra_float_digits(None)
+            .disable_statement_logging();
+        Ok(Self { options, timeout: config.timeout })
+    }
+
+    /// A new connection, and the schema behind it made sure of.
+    pub(super) async fn connect(&self) -> Result<Link, Trouble> {
+        let statement_timeout = self.timeout.as_millis().max(1).to_string();
+        let own = self
+            .options
+            .clone()
+            .options([SESSION_MARK, ("statement_timeout", statement_timeout.as_str())])
+            .options(PLAN_BY_INDEX);
+        let mut link = match PgConnection::connect_with(&own).await {
+            Ok(connection) => Link { connection, pooled: false },
+            Err(error) if refuses_options(&error) => {
+                let connection = PgConnection::connect_with(&self.options).await.map_err(Trouble::Lost)?;
+                Link { connection, pooled: true }
+            }
+            Err(error) => return Err(Trouble::Lost(error)),
+        };
+        if !link.pooled {
+            let mark = link.connection.fetch_one(sqlx::raw_sql(READ_SESSION_MARK)).await;
+            let mark: Option<String> = mark.and_then(|row| row.try_get(0)).map_err(Trouble::Lost)?;
+            link.pooled = mark.as_deref() != Some(SESSION_MARK.1);
+        }
+        schema::bring_up(&mut link).await?;
+        Ok(link)
+    }
+}
+
+/// PgBouncer's answer to a start-up parameter that it cannot carry.
+fn refuses_options(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(refusal)
+        if refusal.code().as_deref() == Some("08P01") || refusal.message().contains("startup parameter"))
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    connection: PgConnection,
+    /// Something pools behind the URL: consecutive transactions may meet different sessions, so statements are
+    /// not prepared by name, and everything runs inside an explicit transaction.
+    pooled: bool,
+}
+
+impl Link {
+    fn query(&self, sql: &'static str) -> Query<'static, sqlx::Postgres, PgArguments> {
+        sqlx::query(sql).persistent(!self.pooled)
+    }
+
+    /// One statement as one transaction.
+    async fn alone(
+        &mut self,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        if !self.pooled {
+            return query.fetch_all(&mut self.connection).await;
+        }
+        self.begin().await?;
+        let rows = query.fetch_all(&mut self.connection).await?;
+        self.commit().await?;
+        Ok(rows)
+    }
+
+    async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        let begin = if self.pooled { BEGIN_POOLED } else { BEGIN };
+        self.connection.execute(sqlx::raw_sql(begin)).await.map(drop)
+    }
+
+    async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.connection.execute(sqlx::raw_sql(COMMIT)).await.map(drop)
+    }
+
+    /// Makes the connection usable again after a statement failed.
+    pub(super) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
+        self.connection.execute(sqlx::raw_sql(ROLLBACK)).await.map(drop)
+    }
+}
+
+/// A row of the shape that every reading statement here gives: which list it is of, the database's clock, and
+/// the event.
+fn row(from: &PgRow) -> Result<(i16, i64, Row), sqlx::Error> {
+    let state: i16 = from.try_get(3)?;
+    let attempts: i32 = from.try_get(5)?;
+    let row = Row {
+        digest: Digest(from.try_get::<Uuid, _>(2)?.as_u128()),
+        state: State::from_number(state.into()).ok_or_else(|| unknown_state(state.into()))?,
+        fence: Fence(from.try_get(4)?),
+        attempts: u32::try_from(attempts).unwrap_or(0),
+        first_claimed: from.try_get(6)?,
+        lease_until: from.try_get(7)?,
+        expires: from.try_get(8)?,
+        fingerprint: Fingerprint(from.try_get(9)?),
+        receipt: from.try_get(10)?,
+    };
+    Ok((from.try_get(0)?, from.try_get(1)?, row))
+}
+
+fn unknown_state(number: i64) -> sqlx::Error {
+    sqlx::Error::Decode(format!("state {number} is of no version this one knows").into())
+}
+
+fn uuid(number: u128) -> Uuid {
+    Uuid::from_u128(number)
+}

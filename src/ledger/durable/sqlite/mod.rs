@@ -1,0 +1,139 @@
+//! The ledger in one SQLite file, for a gateway on its own. One process to a file; a lock file that the kernel
+//! frees with the process says so to a second one.
+
+mod batch;
+mod desk;
+mod schema;
+mod sql;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions as _, Executor as _, Row as _, SqliteConnection};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::State;
+use super::error::{Trouble, Unfit};
+use super::row::Row;
+use crate::ledger::claim::{Digest, Fence, Fingerprint};
+
+/// How long one transaction may take; a disk slower than this counts as gone.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+/// The write-ahead log is cut back to this length whenever it has been folded into the file.
+const WAL_BYTES_MAX: &str = "67108864";
+
+/// The file, and who may write in it.
+#[derive(Debug)]
+pub(super) struct Sqlite {
+    options: SqliteConnectOptions,
+    /// One transaction writes at a time: a queue here is fair, SQLite's own busy wait is not.
+    pen: Arc<Mutex<()>>,
+    /// Locked as long as this process uses the file.
+    _lock: File,
+}
+
+impl Sqlite {
+    pub(super) fn new(path: &Path) -> Result<Self, Unfit> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(TIMEOUT)
+            .pragma("journal_size_limit", WAL_BYTES_MAX)
+            .pragma("cache_size", "-8192")
+            .disable_statement_logging();
+        Ok(Self { options, pen: Arc::new(Mutex::new(())), _lock: lock(path)? })
+    }
+
+    pub(super) async fn connect(&self) -> Result<Link, Trouble> {
+        let connection = self.options.connect().await.map_err(Trouble::Lost)?;
+        let mut link = Link { connection, pen: Arc::clone(&self.pen) };
+        schema::bring_up(&mut link).await?;
+        Ok(link)
+    }
+}
+
+fn lock(path: &Path) -> Result<File, Unfit> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let text = || path.display().to_string();
+    let file = File::create(&name).map_err(|source| Unfit::File { path: text(), source })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Unfit::Shared { path: text() }),
+        Err(std::fs::TryLockError::Error(source)) => Err(Unfit::File { path: text(), source }),
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    connection: SqliteConnection,
+    pen: Arc<Mutex<()>>,
+}
+
+impl Link {
+    /// Begins a transaction that may write. The pen is given back when the guard goes.
+    async fn begin(&mut self) -> Result<(OwnedMutexGuard<()>, i64), sqlx::Error> {
+        let pen = Arc::clone(&self.pen).lock_owned().await;
+        self.connection.execute(sqlx::raw_sql("begin immediate")).await?;
+        let now = self.now().await?;
+        Ok((pen, now))
+    }
+
+    async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.connection.execute(sqlx::raw_sql("commit")).await.map(drop)
+    }
+
+    pub(super) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
+        // Outside a transaction this is refused, and there was nothing to undo.
+        drop(self.connection.execute(sqlx::raw_sql("rollback")).await);
+        Ok(())
+    }
+
+    /// The one clock: the machine's, read through SQL.
+    async fn now(&mut self) -> Result<i64, sqlx::Error> {
+        sqlx::query(sql::NOW).fetch_one(&mut self.connection).await?.try_get(0)
+    }
+
+    async fn run(&mut self, query: Query<'_, sqlx::Sqlite, SqliteArguments>) -> Result<u64, sqlx::Error> {
+        Ok(query.execute(&mut self.connection).await?.rows_affected())
+    }
+}
+
+fn row(from: &SqliteRow) -> Result<Row, sqlx::Error> {
+    Ok(Row {
+        digest: Digest(number(&from.try_get::<Vec<u8>, _>(0)?)?),
+        state: state(from.try_get(1)?)?,
+        fence: Fence(from.try_get(2)?),
+        attempts: u32::try_from(from.try_get::<i64, _>(3)?).unwrap_or(0),
+        first_claimed: from.try_get(4)?,
+        lease_until: from.try_get(5)?,
+        expires: from.try_get(6)?,
+        fingerprint: Fingerprint(from.try_get(7)?),
+        receipt: from.try_get(8)?,
+    })
+}
+
+fn state(number: i64) -> Result<State, sqlx::Error> {
+    State::from_number(number)
+        .ok_or_else(|| sqlx::Error::Decode(format!("state {number} is of no version this one knows").into()))
+}
+
+fn number(bytes: &[u8]) -> Result<u128, sqlx::Error> {
+    let bytes = bytes.try_into().map_err(|_| sqlx::Error::Decode("an id is not of 16 bytes".into()))?;
+    Ok(u128::from_be_bytes(bytes))
+}
+
+fn blob(number: u128) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}

@@ -1,0 +1,107 @@
+//! Cuts items out of a body. What stays, stays byte for byte: number spelling, key order, escapes, white space.
+
+use std::ops::Range;
+
+use super::items::Items;
+use super::rules::Format;
+use super::trie::NONE;
+
+impl Items {
+    /// Whether single items can be cut out: each stands in a list of the body.
+    pub fn can_cut(&self) -> bool {
+        self.format != Format::Whole && self.list.iter().all(|item| self.list_of(item.node) != NONE)
+    }
+
+    /// The body without the items at these places of `list`. An element around them that the provider file calls
+    /// an envelope goes too when all its items went. Only for rules where [`Items::can_cut`] holds; `body` is the
+    /// one that the items were found in.
+    pub fn without(&self, body: &[u8], removed: &[usize]) -> Vec<u8> {
+        let gone = self.gone(removed);
+        let mut lists: Vec<usize> = (0..gone.len()).filter(|node| gone[*node]).map(|node| self.list_of(node)).collect();
+        lists.sort_unstable();
+        lists.dedup();
+        let mut cuts = Vec::new();
+        for list in lists {
+            if list != NONE && !self.inside_gone(list, &gone) {
+                self.cut_list(list, &gone, &mut cuts);
+            }
+        }
+        cuts.sort_unstable_by_key(|cut| cut.start);
+        let mut kept = Vec::with_capacity(body.len());
+        let mut from = 0;
+        for cut in cuts {
+            kept.extend_from_slice(body.get(from..cut.start).unwrap_or_default());
+            from = cut.end;
+        }
+        kept.extend_from_slice(body.get(from..).unwrap_or_default());
+        kept
+    }
+
+    /// The list that a node is an element of.
+    fn list_of(&self, node: usize) -> usize {
+        let parent = self.tree.nodes.get(node).map_or(NONE, |node| node.parent);
+        match self.tree.nodes.get(parent) {
+            Some(list) if list.kind == super::tree::Kind::Array => parent,
+            Some(_) | None => NONE,
+        }
+    }
+
+    /// Which nodes go: the removed items, and envelopes that held only such.
+    fn gone(&self, removed: &[usize]) -> Vec<bool> {
+        let nodes = &self.tree.nodes;
+        let mut gone = vec![false; nodes.len()];
+        for item in removed.iter().filter_map(|index| self.list.get(*index)) {
+            if self.list_of(item.node) != NONE {
+                gone[item.node] = true;
+            }
+        }
+        if nodes.iter().any(|node| node.envelope) {
+            let mut left = vec![0_usize; nodes.len()];
+            let mut went = vec![0_usize; nodes.len()];
+            for item in &self.list {
+                let counts = if gone.get(item.node).copied().unwrap_or(false) { &mut went } else { &mut left };
+                let mut at = nodes.get(item.node).map_or(NONE, |node| node.parent);
+                while let Some(node) = nodes.get(at) {
+                    counts[at] += 1;
+                    at = node.parent;
+                }
+            }
+            for (id, node) in nodes.iter().enumerate() {
+                gone[id] |= node.envelope && left[id] == 0 && went[id] > 0 && self.list_of(id) != NONE;
+            }
+        }
+        gone
+    }
+
+    fn inside_gone(&self, node: usize, gone: &[bool]) -> bool {
+        let mut at = node;
+        while let Some(node) = self.tree.nodes.get(at) {
+            if gone[at] {
+                return true;
+            }
+            at = node.parent;
+        }
+        false
+    }
+
+    /// The bytes to drop so that the list loses its gone elements, one comma with each.
+    fn cut_list(&self, list: usize, gone: &[bool], cuts: &mut Vec<Range<usize>>) {
+        let mut kept_before = false;
+        let mut end_before = None;
+        let mut elements = self.tree.elements(list).peekable();
+        while let Some(element) = elements.next() {
+            let span = self.tree.span(element);
+            if !gone[element] {
+                kept_before = true;
+            } else if self.format == Format::Xml {
+                cuts.push(span.clone());
+            } else if let (true, Some(end)) = (kept_before, end_before) {
+                cuts.push(end..span.end);
+            } else {
+                let end = elements.peek().map_or(span.end, |next| self.tree.span(*next).start);
+                cuts.push(span.start..end);
+            }
+            end_before = Some(span.end);
+        }
+    }
+}

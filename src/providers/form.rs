@@ -1,0 +1,39 @@
+//! Fields of `application/x-www-form-urlencoded` text: request bodies and query strings. Values stay bytes, since
+//! replacing what isn't UTF-8 would give two events one key.
+
+use percent_encoding::percent_decode;
+
+/// The last field of this name, decoded.
+pub(super) fn field(form: &[u8], name: &str) -> Option<Vec<u8>> {
+    form.split(|byte| *byte == b'&').rev().find_map(|pair| {
+        let mut halves = pair.splitn(2, |byte| *byte == b'=');
+        let found = decode(halves.next()?);
+        (found == name.as_bytes()).then(|| decode(halves.next().unwrap_or_default()))
+    })
+}
+
+fn decode(text: &[u8]) -> Vec<u8> {
+    let spaced: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    percent_decode(&spaced).collect()
+}
+
+/// The query of a URL, without its fragment.
+pub(super) fn query_of(url: &str) -> Option<&str> {
+    let url = url.split_once('#').map_or(url, |(before, _)| before);
+    url.split_once('?').map(|(_, query)| query)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_field_of_a_name_counts_and_bytes_survive() {
+        assert_eq!(field(b"a=1&b=2&a=3", "a").as_deref(), Some(&b"3"[..]));
+        assert_eq!(field(b"data.id=%2B1+2", "data.id").as_deref(), Some(&b"+1 2"[..]));
+        assert_eq!(field(b"%61=%FF%00", "a").as_deref(), Some(&b"\xFF\x00"[..]));
+        assert_eq!(field(b"a&b=", "a").as_deref(), Some(&b""[..]));
+        assert_eq!(field(b"ab=1", "a"), None);
+        assert_eq!(query_of("https://x/y?a=b?c#d"), Some("a=b?c"));
+    }
+}

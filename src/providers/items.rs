@@ -1,0 +1,242 @@
+//! Finds the items of a delivery and names each.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Delivery;
+use super::path::{Step, place};
+use super::read::{Body, Reading};
+use super::rules::{Format, ItemRules, PartRule, Rule, Source, Test};
+use super::tree::{Kind, Lack, Tree, Unread};
+use super::trie::{Hop, NONE};
+
+/// One key part: any bytes, never blank.
+pub type Part = Box<[u8]>;
+
+/// The items of one delivery, in the body's order.
+#[derive(Debug)]
+pub struct Items {
+    pub list: Vec<Item>,
+    pub(super) tree: Tree,
+    pub(super) format: Format,
+}
+
+/// One event inside a delivery.
+#[derive(Debug)]
+pub struct Item {
+    /// What names it, after the scope.
+    pub parts: Result<Vec<Part>, Keyless>,
+    /// Its bytes in the body; the whole body where the item is the whole delivery.
+    pub span: Range<usize>,
+    pub(super) node: usize,
+    steps: Arc<[Step]>,
+    positions: Vec<usize>,
+    format: Format,
+}
+
+/// Why an item has no key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keyless {
+    /// The body could not be read.
+    Unread(Unread),
+    /// The body is fine, and no rule names anything in it.
+    NoItem,
+    /// The rule that names the item says that such items have no key.
+    NoKey,
+    /// Every part that could tell events apart is optional and was left out.
+    NothingLeft,
+    Absent(Arc<str>),
+    Null(Arc<str>),
+    Blank(Arc<str>),
+    NotScalar(Arc<str>),
+}
+
+impl fmt::Display for Keyless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unread(Unread::Malformed) => f.write_str("the body is not understood"),
+            Self::Unread(Unread::TooDeep) => f.write_str("the body is nested too deeply"),
+            Self::Unread(Unread::TooMany) => f.write_str("the body holds too many elements"),
+            Self::NoItem => f.write_str("no rule names an item in the body"),
+            Self::NoKey => f.write_str("items of this kind have no key"),
+            Self::NothingLeft => f.write_str("every part that could tell events apart is absent"),
+            Self::Absent(part) => write!(f, "{part} is absent"),
+            Self::Null(part) => write!(f, "{part} is null"),
+            Self::Blank(part) => write!(f, "{part} is blank"),
+            Self::NotScalar(part) => write!(f, "{part} is not a single value"),
+        }
+    }
+}
+
+impl Item {
+    /// Where the item stands in the body: `$`, `[0]`, `entry[0].changes[0].value.messages[0]`, `Notification[0]`.
+    pub fn place(&self) -> String {
+        let steps = match self.format {
+            Format::Whole | Format::Json => &*self.steps,
+            Format::Xml => {
+                let named = self.steps.iter().position(|step| *step == Step::Each).unwrap_or(self.steps.len());
+                &self.steps[named.saturating_sub(1)..]
+            }
+        };
+        place(steps, &self.positions)
+    }
+}
+
+impl ItemRules {
+    /// Finds the items of a delivery. Empty only where the body holds a list that the rules know, with nothing in it.
+    pub fn items(&self, delivery: &Delivery<'_>) -> Items {
+        let reading = Reading::new(delivery, &self.0);
+        let mut search = Search { reading: &reading, found: Vec::new(), taken: Vec::new(), met_list: false };
+        search.taken.resize(reading.tree().map_or(1, |(tree, _)| tree.nodes.len().max(1)), false);
+        for rule in &self.0.rules {
+            search.apply(rule);
+        }
+        let Search { mut found, taken, met_list, .. } = search;
+        if found.is_empty() && !met_list {
+            let why = match &reading.body {
+                Body::Unread(why) => Keyless::Unread(*why),
+                Body::Json(..) | Body::Xml(_) | Body::Form | Body::Unneeded => Keyless::NoItem,
+            };
+            found.push(whole(Err(why), delivery));
+        }
+        found.sort_by_key(|item| item.span.start);
+        let (mut tree, format) = match reading.body {
+            Body::Json(tree, std::borrow::Cow::Borrowed(_)) => (tree, Format::Json),
+            Body::Xml(tree) => (tree, Format::Xml),
+            // Items inside a form's field can't be cut out of the form.
+            Body::Json(..) | Body::Form | Body::Unread(_) | Body::Unneeded => (Tree::default(), Format::Whole),
+        };
+        for (node, taken) in tree.nodes.iter_mut().zip(taken) {
+            node.taken = taken;
+        }
+        Items { list: found, tree, format }
+    }
+}
+
+fn whole(parts: Result<Vec<Part>, Keyless>, delivery: &Delivery<'_>) -> Item {
+    let span = 0..delivery.body.len();
+    Item { parts, span, node: 0, steps: Arc::new([]), positions: Vec::new(), format: Format::Whole }
+}
+
+/// The search for items: rules in order, and an element that an earlier rule took, or that holds one, is no item
+/// again. So a wide rule at the end takes what the rules before it left.
+struct Search<'a> {
+    reading: &'a Reading<'a>,
+    found: Vec<Item>,
+    taken: Vec<bool>,
+    met_list: bool,
+}
+
+impl Search<'_> {
+    fn apply(&mut self, rule: &Rule) {
+        let line = &mut Vec::with_capacity(rule.hops.len() + 1);
+        match (rule.format, &self.reading.body) {
+            (Format::Whole, _) => {
+                line.push(if self.reading.tree().is_some() { 0 } else { NONE });
+                self.visit(rule, line);
+            }
+            (Format::Json, Body::Json(..)) | (Format::Xml, Body::Xml(_)) => {
+                line.push(0);
+                self.walk(rule, 0, line);
+            }
+            (Format::Json | Format::Xml, _) => {}
+        }
+    }
+
+    /// Goes down the rule's path from the last node of `line`.
+    fn walk(&mut self, rule: &Rule, depth: usize, line: &mut Vec<usize>) {
+        let Some(hop) = rule.hops.get(depth) else { return self.visit(rule, line) };
+        let Some((tree, _)) = self.reading.tree() else { return };
+        let at = line[depth];
+        if *hop != Hop::Each {
+            if let Some(next) = tree.child(at, *hop) {
+                line.push(next);
+                self.walk(rule, depth + 1, line);
+                line.pop();
+            }
+            return;
+        }
+        self.met_list |= tree.nodes[at].kind == Kind::Array;
+        for next in tree.elements(at) {
+            line.push(next);
+            self.walk(rule, depth + 1, line);
+            line.pop();
+        }
+    }
+
+    fn visit(&mut self, rule: &Rule, line: &[usize]) {
+        let node = line.last().copied().filter(|node| *node != NONE).unwrap_or(0);
+        if self.taken[node] || !rule.when.iter().all(|(source, test)| self.holds(source, test, line)) {
+            return;
+        }
+        for ancestor in line {
+            if let Some(taken) = self.taken.get_mut(*ancestor) {
+                *taken = true;
+            }
+        }
+        self.taken[node] = true;
+        let parts = match &rule.parts {
+            Some(parts) => self.parts(parts, line),
+            None => Err(Keyless::NoKey),
+        };
+        self.found.push(self.item(rule, node, line, parts));
+    }
+
+    fn item(&self, rule: &Rule, node: usize, line: &[usize], parts: Result<Vec<Part>, Keyless>) -> Item {
+        let Some((tree, _)) = self.reading.tree().filter(|_| rule.format != Format::Whole) else {
+            return whole(parts, self.reading.delivery);
+        };
+        let pairs = rule.hops.iter().zip(&line[1..]).filter(|(hop, _)| **hop == Hop::Each);
+        let positions = pairs.map(|(_, node)| tree.nodes[*node].position).collect();
+        let in_form = matches!(&self.reading.body, Body::Json(_, std::borrow::Cow::Owned(_)));
+        let span = if in_form { 0..self.reading.delivery.body.len() } else { tree.span(node) };
+        Item { parts, span, node, steps: Arc::clone(&rule.steps), positions, format: rule.format }
+    }
+
+    fn holds(&self, source: &Source, test: &Test, line: &[usize]) -> bool {
+        let value = self.reading.value(source, line);
+        match test {
+            // An object or array is there, though it can't be a part.
+            Test::Present(wanted) => matches!(value, Ok(_) | Err(Lack::NotScalar)) == *wanted,
+            Test::OneOf(values) => value.is_ok_and(|value| values.contains(&value)),
+        }
+    }
+
+    fn parts(&self, rules: &[PartRule], line: &[usize]) -> Result<Vec<Part>, Keyless> {
+        let mut parts = Vec::with_capacity(rules.len());
+        let mut named = false;
+        for rule in rules {
+            let mut lack = Lack::Absent;
+            let mut found = None;
+            for source in &rule.sources {
+                match self.reading.value(source, line) {
+                    Ok(value) => {
+                        named |= !matches!(source, Source::Literal(_));
+                        found = Some(value);
+                        break;
+                    }
+                    Err(Lack::Absent) => {}
+                    Err(other) => lack = other,
+                }
+            }
+            match found {
+                Some(value) => parts.push(value),
+                None if rule.optional && lack != Lack::NotScalar => {}
+                None => return Err(self.keyless(lack, &rule.text)),
+            }
+        }
+        if named { Ok(parts) } else { Err(Keyless::NothingLeft) }
+    }
+
+    fn keyless(&self, lack: Lack, part: &Arc<str>) -> Keyless {
+        let part = Arc::clone(part);
+        match (lack, &self.reading.body) {
+            (Lack::Absent, Body::Unread(why)) => Keyless::Unread(*why),
+            (Lack::Absent, _) => Keyless::Absent(part),
+            (Lack::Null, _) => Keyless::Null(part),
+            (Lack::Blank, _) => Keyless::Blank(part),
+            (Lack::NotScalar, _) => Keyless::NotScalar(part),
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Item rules, compiled: where the items of a body are, under which conditions, and the parts that name each.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use super::part::{PartText, Selector};
+use super::path::{Step, json_steps, xml_steps};
+use super::trie::{Hop, Trie};
+
+/// Where the items of a body are, and the parts that name each. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ItemRules(pub(super) Arc<Compiled>);
+
+/// A route's `key` that can't be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("key part {position} (\"{text}\"): {why}")]
+pub struct KeyRuleError {
+    /// Which part, from 1; 0 for the key as a whole.
+    pub position: usize,
+    pub text: String,
+    pub why: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Compiled {
+    pub(super) rules: Vec<Rule>,
+    pub(super) json: Trie,
+    pub(super) xml: Trie,
+    pub(super) json_in_form: Option<Box<str>>,
+    reads_form: bool,
+}
+
+/// In which format an item's place is written. `Whole` is the body as such, whatever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Whole,
+    Json,
+    Xml,
+}
+
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) format: Format,
+    pub(super) steps: Arc<[Step]>,
+    pub(super) hops: Vec<Hop>,
+    pub(super) when: Vec<(Source, Test)>,
+    /// `None` for items that have no key by nature.
+    pub(super) parts: Option<Vec<PartRule>>,
+}
+
+#[derive(Debug)]
+pub(super) struct PartRule {
+    /// As written, for people.
+    pub(super) text: Arc<str>,
+    pub(super) optional: bool,
+    pub(super) sources: Vec<Source>,
+}
+
+#[derive(Debug)]
+pub(super) enum Source {
+    Literal(Box<[u8]>),
+    Json(Bound),
+    Xml(Bound),
+    Header(HeaderName),
+    Query(Box<str>),
+    Path(Box<str>),
+    Form(Box<str>),
+}
+
+/// A path that starts at one of the item's ancestors: the wildcards before it are the item's own.
+#[derive(Debug)]
+pub(super) struct Bound {
+    /// How many steps below the root the ancestor is.
+    pub(super) from: usize,
+    pub(super) hops: Vec<Hop>,
+}
+
+/// A condition on one value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    Present(bool),
+    OneOf(Vec<Box<[u8]>>),
+}
+
+/// One rule as written, before its paths are known to belong together.
+#[derive(Debug)]
+pub(super) struct RuleText {
+    pub(super) format: Format,
+    pub(super) steps: Vec<Step>,
+    pub(super) when: Vec<(Selector, Test)>,
+    pub(super) key: Option<Vec<(String, PartText)>>,
+}
+
+/// What is wrong with a rule: which one, and in which of its texts.
+#[derive(Debug)]
+pub(super) struct RuleFault {
+    pub(super) rule: usize,
+    pub(super) at: FaultAt,
+    pub(super) why: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FaultAt {
+    Path,
+    When(usize),
+    Part(usize),
+}
+
+impl ItemRules {
+    /// The rules of a route's own `key`: one item, the whole delivery.
+    pub fn from_key(key: &[String]) -> Result<Self, KeyRuleError> {
+        let mut parts = Vec::new();
+        let whole = |why: &str| KeyRuleError { position: 0, text: key.join(", "), why: why.into() };
+        for (index, text) in key.iter().enumerate() {
+            let fault = |why| KeyRuleError { position: index + 1, text: text.clone(), why };
+            parts.push((text.clone(), PartText::parse(text).map_err(fault)?));
+        }
+        if parts.is_empty() {
+            return Err(whole("a key needs at least one part"));
+        }
+        if !parts.iter().any(|(_, part)| part.reads()) {
+            return Err(whole("a key of literals alone is the same for every event; add a part that tells them apart"));
+        }
+        let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: Vec::new(), key: Some(parts) };
+        let compiled = Compiled::new(vec![rule], &[], None).map_err(|fault| match fault.at {
+            FaultAt::Part(index) => {
+                KeyRuleError { position: index + 1, text: key[index].clone(), why: fault.why }
+            }
+            FaultAt::Path | FaultAt::When(_) => whole(&fault.why),
+        })?;
+        Ok(Self(Arc::new(compiled)))
+    }
+
+    /// The headers that key parts may come from.
+    pub fn key_headers(&self) -> Vec<HeaderName> {
+        let mut names = Vec::new();
+        let parts = self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten();
+        for source in parts.flat_map(|part| &part.sources) {
+            if let Source::Header(name) = source
+                && !names.contains(name)
+            {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    /// Each rule's place and parts as written, for people.
+    pub fn describe(&self) -> Vec<(String, Vec<String>)> {
+        let parts = |rule: &Rule| {
+            let parts = rule.parts.iter().flatten();
+            parts.map(|part| part.text.to_string()).collect()
+        };
+        self.0.rules.iter().map(|rule| (describe_place(rule), parts(rule))).collect()
+    }
+}
+
+fn describe_place(rule: &Rule) -> String {
+    let (mut text, separator) = match rule.format {
+        Format::Whole | Format::Json => (String::from("$"), '.'),
+        Format::Xml => (String::from("xml:"), '/'),
+    };
+    for step in rule.steps.iter() {
+        match step {
+            Step::Member(name) => {
+                text.push(separator);
+                text.push_str(name);
+            }
+            Step::Each => text.push_str("[*]"),
+            Step::At(position) => text.push_str(&format!("[{position}]")),
+        }
+    }
+    text
+}
+
+impl PartText {
+    /// Whether the part can come from the delivery at all.
+    pub(super) fn reads(&self) -> bool {
+        self.alternatives.iter().any(|selector| !matches!(selector, Selector::Literal(_)))
+    }
+}
+
+/// Reads an item's `path`: `$…`, or `xml:/…`.
+pub(super) fn item_path(text: &str) -> Result<(Format, Vec<Step>), String> {
+    let (format, (steps, rest)) = if let Some(rest) = text.strip_prefix('$') {
+        (Format::Json, json_steps(rest)?)
+    } else if let Some(rest) = text.strip_prefix("xml:") {
+        (Format::Xml, xml_steps(rest)?)
+    } else {
+        return Err("an item's path begins with $, or with xml:/".into());
+    };
+    if !rest.is_empty() {
+        return Err(format!("\"{rest}\" is not understood at the end of the path"));
+    }
+    Ok((if steps.is_empty() { Format::Whole } else { format }, steps))
+}
+
+impl Compiled {
+    pub(super) fn new(
+        texts: Vec<RuleText>, envelopes: &[(Format, Vec<Step>)], json_in_form: Option<Box<str>>,
+    ) -> Result<Self, RuleFault> {
+        let mut compiled = Self { json_in_form, ..Self::default() };
+        compiled.plant(&texts, envelopes)?;
+        for (index, text) in texts.into_iter().enumerate() {
+            let rule = compiled.rule(text).map_err(|(at, why)| RuleFault { rule: index, at, why })?;
+            compiled.rules.push(rule);
+        }
+        Ok(compiled)
+    }
+
+    pub(super) fn reads_body(&self) -> bool {
+        self.reads_form || !self.json.is_empty() || !self.xml.is_empty()
+    }
+
+    /// Puts every path into its trie, since hops can be told only when all are in.
+    fn plant(&mut self, texts: &[RuleText], envelopes: &[(Format, Vec<Step>)]) -> Result<(), RuleFault> {
+        for (rule, text) in texts.iter().enumerate() {
+            let fault = |at| move |why| RuleFault { rule, at, why };
+            self.trie(text.format).insert(&text.steps).map_err(fault(FaultAt::Path))?;
+            for (index, (selector, _)) in text.when.iter().enumerate() {
+                self.plant_one(selector, text).map_err(fault(FaultAt::When(index)))?;
+            }
+            for (index, (_, part)) in text.key.iter().flatten().enumerate() {
+                for selector in &part.alternatives {
+                    self.plant_one(selector, text).map_err(fault(FaultAt::Part(index)))?;
+                }
+            }
+        }
+        for (format, steps) in envelopes {
+            let marked = self.trie(*format).mark_envelope(steps);
+            marked.map_err(|why| RuleFault { rule: 0, at: FaultAt::Path, why })?;
+        }
+        Ok(())
+    }
+
+    fn plant_one(&mut self, selector: &Selector, text: &RuleText) -> Result<(), String> {
+        match selector {
+            Selector::Json(steps) => self.json.insert(steps).map(drop),
+            Selector::Xml(steps) => self.xml.insert(steps).map(drop),
+            Selector::Relative(steps) => {
+                let steps = [text.steps.as_slice(), steps].concat();
+                self.trie(text.format).insert(&steps).map(drop)
+            }
+            Selector::Form(_) => {
+                self.reads_form = true;
+                Ok(())
+            }
+            Selector::Literal(_) | Selector::Header(_) | Selector::Query(_) | Selector::Path(_) => Ok(()),
+        }
+    }
+
+    fn trie(&mut self, format: Format) -> &mut Trie {
+        match format {
+            Format::Whole | Format::Json => &mut self.json,
+            Format::Xml => &mut self.xml,
+        }
+    }
+
+    fn rule(&self, text: RuleText) -> Result<Rule, (FaultAt, String)> {
+        let hops = match text.format {
+            Format::Whole | Format::Json => self.json.resolve(&text.steps),
+            Format::Xml => self.xml.resolve(&text.steps),
+        };
+        let mut when = Vec::new();
+        for (index, (selector, test)) in text.when.into_iter().enumerate() {
+            let source = self.source(selector, text.format, &text.steps);
+            when.push((source.map_err(|why| (FaultAt::When(index), why))?, test));
+        }
+        let mut parts = None;
+        for (index, (written, part)) in text.key.into_iter().flatten().enumerate() {
+            let sources = part.alternatives.into_iter();
+            let sources = sources.map(|selector| self.source(selector, text.format, &text.steps));
+            let sources = sources.collect::<Result<_, _>>().map_err(|why| (FaultAt::Part(index), why))?;
+            let part = PartRule { text: written.into(), optional: part.optional, sources };
+            parts.get_or_insert_with(Vec::new).push(part);
+        }
+        Ok(Rule { format: text.format, steps: text.steps.into(), hops, when, parts })
+    }
+
+    fn source(&self, selector: Selector, format: Format, item: &[Step]) -> Result<Source, String> {
+        Ok(match selector {
+            Selector::Literal(text) => Source::Literal(text.as_bytes().into()),
+            Selector::Header(name) => Source::Header(name),
+            Selector::Query(name) => Source::Query(name),
+            Selector::Path(name) => Source::Path(name),
+            Selector::Form(name) => Source::Form(name),
+            Selector::Json(steps) => {
+                let item = if format == Format::Json { item } else { &[] };
+                Source::Json(bind(&self.json, item, &steps)?)
+            }
+            Selector::Xml(steps) => {
+                let item = if format == Format::Xml { item } else { &[] };
+                Source::Xml(bind(&self.xml, item, &steps)?)
+            }
+            Selector::Relative(steps) => {
+                let steps = [item, steps.as_slice()].concat();
+                match format {
+                    Format::Whole | Format::Json => Source::Json(bind(&self.json, item, &steps)?),
+                    Format::Xml => Source::Xml(bind(&self.xml, item, &steps)?),
+                }
+            }
+        })
+    }
+}
+
+/// Lets the wildcards of a path that are also the item's stand for the item's own elements.
+fn bind(trie: &Trie, item: &[Step], steps: &[Step]) -> Result<Bound, String> {
+    let from = item.iter().zip(steps).take_while(|(of_item, step)| of_item == step).count();
+    let hops = trie.resolve(steps).split_off(from);
+    if hops.contains(&Hop::Each) {
+        return Err("a [*] in a part must also be in the item's path, so that it means one element".into());
+    }
+    Ok(Bound { from, hops })
+}

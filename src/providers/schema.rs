@@ -1,0 +1,390 @@
+//! The schema of a provider file, and the provider that a good one makes. Errors name file, line, column and mend.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use toml::Spanned;
+
+use super::part::{PartText, Selector};
+use super::rules::{Compiled, FaultAt, Format, ItemRules, RuleFault, RuleText, Test, item_path};
+use super::signature::Signature;
+use super::{Delivery, Items};
+
+/// A provider file, parsed.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    pub name: String,
+    /// The provider's own page about its webhooks.
+    pub docs: String,
+    pub hot_ttl: Duration,
+    pub durable_ttl: Duration,
+    /// Shorter than the default for senders that give up soon.
+    pub in_flight_wait: Option<Duration>,
+    /// Whether it appends to the route's path, so that the route must accept what is below it.
+    pub subpaths: bool,
+    /// Statuses of the app that mean that the event is done; `None` for 200-299.
+    pub done: Option<Vec<RangeInclusive<u16>>>,
+    /// Statuses after which this provider never sends again: no answer of ours to an event that isn't done.
+    pub final_statuses: Vec<RangeInclusive<u16>>,
+    /// What a duplicate is answered where no receipt is kept; `None` for an empty 200.
+    pub duplicate_answer: Option<Answer>,
+    /// Headers that mark a retry, removed from first-seen forwards.
+    pub strip_headers: Vec<HeaderName>,
+    /// What carries live credentials.
+    pub redact: Vec<Redact>,
+    pub signature: Option<Signature>,
+    pub rules: ItemRules,
+    pub notes: Notes,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    pub status: u16,
+    pub content_type: Option<String>,
+    #[serde(default)]
+    pub body: String,
+}
+
+/// A place that carries a live credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redact {
+    Header(HeaderName),
+    /// A path into the body, as written.
+    Body(String),
+}
+
+/// What a person wants to know: texts for the catalogue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Notes {
+    /// The provider's name as people write it.
+    pub title: String,
+    /// What it repeats, how often and for how long.
+    pub retries: String,
+    /// What to set up there.
+    pub setup: String,
+    /// What it sends to check the URL; such requests reach the app.
+    pub handshake: String,
+    /// How far these facts are measured, read in code, or only documented.
+    pub known: String,
+    pub gotchas: Vec<String>,
+}
+
+/// What is wrong with a provider file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {why}")]
+pub struct SchemaError {
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    pub why: String,
+}
+
+impl Provider {
+    /// Parses a provider file; `file` is its name, for errors.
+    pub fn parse(file: &str, text: &str) -> Result<Self, SchemaError> {
+        let at = |offset: usize, why: String| {
+            let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
+            let line = before.split(|byte| *byte == b'\n').count();
+            let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+            let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
+            SchemaError { file: file.into(), line, column, why }
+        };
+        let written: File = toml::from_str(text).map_err(|error| {
+            at(error.span().map_or(0, |span| span.start), error.message().replace('\n', " "))
+        })?;
+        written.finish().map_err(|(offset, why)| at(offset, why))
+    }
+
+    /// The items of a delivery.
+    pub fn items(&self, delivery: &Delivery<'_>) -> Items {
+        self.rules.items(delivery)
+    }
+
+    /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body
+    /// can put another key on it.
+    pub fn unsigned_key_headers(&self) -> Vec<HeaderName> {
+        let signed = |name: &HeaderName| self.signature.as_ref().is_some_and(|scheme| scheme.signs_header(name.as_str()));
+        self.rules.key_headers().into_iter().filter(|name| !signed(name)).collect()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Spanned<String>,
+    docs: String,
+    hot_ttl: Span,
+    durable_ttl: Spanned<Span>,
+    in_flight_wait: Option<Span>,
+    #[serde(default)]
+    subpaths: bool,
+    done: Option<Statuses>,
+    #[serde(default)]
+    final_statuses: Option<Statuses>,
+    duplicate_answer: Option<Answer>,
+    #[serde(default)]
+    strip_headers: Vec<Header>,
+    #[serde(default)]
+    redact: Vec<Spanned<String>>,
+    signature: Option<Signature>,
+    json_in_form: Option<String>,
+    #[serde(default)]
+    envelope: Vec<Spanned<String>>,
+    item: Vec<ItemText>,
+    #[serde(default)]
+    notes: Notes,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ItemText {
+    path: Option<Spanned<String>>,
+    #[serde(default)]
+    when: When,
+    key: Option<Spanned<Vec<Spanned<String>>>>,
+    /// Items of this kind have no key: they are always forwarded.
+    #[serde(default)]
+    keyless: bool,
+}
+
+type Fault = (usize, String);
+
+impl File {
+    fn finish(self) -> Result<Provider, Fault> {
+        if self.durable_ttl.get_ref().0 < self.hot_ttl.0 {
+            return Err((self.durable_ttl.span().start, "durable_ttl must be at least hot_ttl".into()));
+        }
+        if self.name.get_ref().is_empty() {
+            return Err((self.name.span().start, "the name must not be empty".into()));
+        }
+        let rules = compile(self.item, &self.envelope, self.json_in_form)?;
+        let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
+        Ok(Provider {
+            name: self.name.into_inner(),
+            docs: self.docs,
+            hot_ttl: self.hot_ttl.0,
+            durable_ttl: self.durable_ttl.into_inner().0,
+            in_flight_wait: self.in_flight_wait.map(|wait| wait.0),
+            subpaths: self.subpaths,
+            done: self.done.map(|statuses| statuses.0),
+            final_statuses: self.final_statuses.map(|statuses| statuses.0).unwrap_or_default(),
+            duplicate_answer: self.duplicate_answer,
+            strip_headers: self.strip_headers.into_iter().map(|header| header.0).collect(),
+            redact,
+            signature: self.signature,
+            rules,
+            notes: self.notes,
+        })
+    }
+}
+
+fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {
+    let at = text.span().start;
+    let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
+    match selector {
+        Selector::Header(name) if rest.is_empty() => Ok(Redact::Header(name)),
+        Selector::Json(_) | Selector::Xml(_) if rest.is_empty() => Ok(Redact::Body(text.get_ref().clone())),
+        Selector::Header(_) | Selector::Json(_) | Selector::Xml(_) => Err((at, format!("\"{rest}\" is not understood"))),
+        Selector::Literal(_) | Selector::Relative(_) | Selector::Query(_) | Selector::Path(_) | Selector::Form(_) => {
+            Err((at, "only $ paths, xml: paths and headers can be redacted".into()))
+        }
+    }
+}
+
+fn compile(
+    items: Vec<ItemText>, envelopes: &[Spanned<String>], json_in_form: Option<String>,
+) -> Result<ItemRules, Fault> {
+    let mut texts = Vec::new();
+    let mut spans = Vec::new();
+    for item in items {
+        let (text, span) = item.read()?;
+        texts.push(text);
+        spans.push(span);
+    }
+    let path = |text: &Spanned<String>| item_path(text.get_ref()).map_err(|why| (text.span().start, why));
+    let envelopes = envelopes.iter().map(path).collect::<Result<Vec<_>, _>>()?;
+    let compiled = Compiled::new(texts, &envelopes, json_in_form.map(Into::into));
+    let compiled = compiled.map_err(|RuleFault { rule, at, why }| (spans[rule].of(at), why))?;
+    Ok(ItemRules(Arc::new(compiled)))
+}
+
+/// Where a rule's texts stand in the file.
+struct RuleSpans {
+    path: usize,
+    when: Vec<usize>,
+    parts: Vec<usize>,
+}
+
+impl RuleSpans {
+    fn of(&self, at: FaultAt) -> usize {
+        match at {
+            FaultAt::Path => self.path,
+            FaultAt::When(index) => self.when[index],
+            FaultAt::Part(index) => self.parts[index],
+        }
+    }
+}
+
+impl ItemText {
+    fn read(self) -> Result<(RuleText, RuleSpans), Fault> {
+        let (format, steps, path) = match &self.path {
+            Some(path) => {
+                let at = path.span().start;
+                let (format, steps) = item_path(path.get_ref()).map_err(|why| (at, why))?;
+                (format, steps, at)
+            }
+            None => (Format::Whole, Vec::new(), self.key.as_ref().map_or(0, |key| key.span().start)),
+        };
+        let mut spans = RuleSpans { path, when: Vec::new(), parts: Vec::new() };
+        let mut when = Vec::new();
+        for (text, test) in self.when.0 {
+            let at = text.span().start;
+            let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
+            if matches!(selector, Selector::Literal(_)) || !rest.is_empty() {
+                return Err((at, format!("\"{}\" is no path, header:, query:, form: or path: name", text.get_ref())));
+            }
+            spans.when.push(at);
+            when.push((selector, test));
+        }
+        let key = match (self.key, self.keyless) {
+            (Some(key), false) => Some(read_key(key, &mut spans)?),
+            (None, true) => None,
+            (Some(key), true) => return Err((key.span().start, "an item is keyless or has a key, not both".into())),
+            (None, false) => return Err((path, "an item needs a key = [\"…\"], or keyless = true".into())),
+        };
+        Ok((RuleText { format, steps, when, key }, spans))
+    }
+}
+
+fn read_key(
+    key: Spanned<Vec<Spanned<String>>>, spans: &mut RuleSpans,
+) -> Result<Vec<(String, PartText)>, Fault> {
+    let start = key.span().start;
+    let mut parts = Vec::new();
+    for text in key.into_inner() {
+        let at = text.span().start;
+        let part = PartText::parse(text.get_ref()).map_err(|why| (at, why))?;
+        spans.parts.push(at);
+        parts.push((text.into_inner(), part));
+    }
+    if !parts.iter().any(|(_, part)| part.reads()) {
+        return Err((start, "a key needs a part that tells events apart".into()));
+    }
+    Ok(parts)
+}
+
+/// Conditions: a place and what its value must be (one text, one of several, present or absent).
+#[derive(Default)]
+struct When(Vec<(Spanned<String>, Test)>);
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Conditions;
+        impl<'de> Visitor<'de> for Conditions {
+            type Value = When;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of conditions, as in { \"$.event\" = \"created\" }")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<When, A::Error> {
+                let mut when = Vec::new();
+                while let Some(condition) = map.next_entry()? {
+                    when.push(condition);
+                }
+                Ok(When(when))
+            }
+        }
+        deserializer.deserialize_map(Conditions)
+    }
+}
+
+impl<'de> Deserialize<'de> for Test {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Condition;
+        impl<'de> Visitor<'de> for Condition {
+            type Value = Test;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a list of texts, true (present) or false (absent)")
+            }
+            fn visit_bool<E>(self, present: bool) -> Result<Test, E> {
+                Ok(Test::Present(present))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Test, E> {
+                Ok(Test::OneOf(vec![text.as_bytes().into()]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Test, A::Error> {
+                let mut texts: Vec<Box<[u8]>> = Vec::new();
+                while let Some(text) = seq.next_element::<String>()? {
+                    texts.push(text.as_bytes().into());
+                }
+                Ok(Test::OneOf(texts))
+            }
+        }
+        deserializer.deserialize_any(Condition)
+    }
+}
+
+/// A duration as `"90s"`, `"72h"`, `"8d"`.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Span(Duration);
+
+impl TryFrom<String> for Span {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let mend = || format!("\"{text}\" is no duration; write \"500ms\", \"90s\", \"5m\", \"72h\" or \"8d\"");
+        let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(mend)?;
+        let (number, unit) = text.split_at(digits);
+        let millis = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(mend()),
+        };
+        let number: u64 = number.parse().map_err(|_| mend())?;
+        number.checked_mul(millis).map(|millis| Self(Duration::from_millis(millis))).ok_or_else(mend)
+    }
+}
+
+struct Header(HeaderName);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let name = HeaderName::from_bytes(text.as_bytes());
+        name.map(Self).map_err(|_| D::Error::custom(format!("no header can be named \"{text}\"")))
+    }
+}
+
+/// Statuses as `["200-299", "304"]`.
+#[derive(Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct Statuses(Vec<RangeInclusive<u16>>);
+
+impl TryFrom<Vec<String>> for Statuses {
+    type Error = String;
+    fn try_from(texts: Vec<String>) -> Result<Self, String> {
+        let range = |text: &String| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let (Ok(first), Ok(last)) = (first.trim().parse(), last.trim().parse()) else {
+                return Err(format!("\"{text}\" is no status; write \"200\" or \"200-299\""));
+            };
+            if !(100..=599).contains(&first) || !(first..=599).contains(&last) {
+                return Err(format!("\"{text}\" is no range of statuses from 100 to 599"));
+            }
+            Ok(first..=last)
+        };
+        texts.iter().map(range).collect::<Result<_, _>>().map(Self)
+    }
+}

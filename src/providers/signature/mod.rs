@@ -1,0 +1,217 @@
+//! How a provider proves that a delivery is its own: a table of its file, read into types that cannot be wrong, and
+//! prepared with a route's secrets into a [`Verifier`]. Not here: whether a route asks for proof, and what a failed
+//! one is answered.
+
+mod file;
+mod format;
+mod json;
+mod jwt;
+mod keys;
+mod place;
+mod template;
+mod verifier;
+
+pub use keys::{BadKey, CannotPrepare};
+pub use place::BadSignature;
+pub use verifier::{CannotSign, Verifier};
+
+use std::time::Duration;
+
+use http::HeaderName;
+use serde::Deserialize;
+
+use format::Format;
+use keys::{Key, KeyText};
+use place::{Place, Source};
+use template::Template;
+
+/// The `[signature]` table of a provider file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "file::SignatureFile")]
+pub struct Signature {
+    /// Never empty. The first whose signature a delivery carries decides alone, so the strongest comes first and a
+    /// weaker one beside it can't save a wrong one.
+    methods: Vec<Method>,
+}
+
+/// One way of signing.
+#[derive(Clone, Debug)]
+struct Method {
+    scheme: Scheme,
+    place: Place,
+    format: Format,
+    /// The texts that may be signed; any may match. Empty for schemes that sign nothing of the delivery.
+    signed: Vec<Template>,
+    /// Where the delivery names its body's SHA-256, for URLs signed in place of bodies.
+    body_digest: Option<Source>,
+    stamp: Stamp,
+    key: KeyText,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Scheme {
+    HmacSha256,
+    HmacSha1,
+    /// SHA-256 of the secret followed by the text.
+    Sha256,
+    Ed25519,
+    EcdsaP256,
+    /// The secret itself, sent along.
+    Token,
+    /// HTTP basic authentication; the secret is `user:password`.
+    Basic,
+    JwtHs256,
+}
+
+impl Scheme {
+    fn is_asymmetric(self) -> bool {
+        match self {
+            Self::Ed25519 | Self::EcdsaP256 => true,
+            Self::HmacSha256 | Self::HmacSha1 | Self::Sha256 | Self::Token | Self::Basic | Self::JwtHs256 => {
+                false
+            }
+        }
+    }
+}
+
+/// When a delivery says it was signed, and how far from now that may be.
+#[derive(Clone, Debug)]
+struct Stamp {
+    /// `None` where the signature's own value holds it, or there is none.
+    source: Option<Source>,
+    unit: StampUnit,
+    tolerance: Option<Duration>,
+    ahead: Ahead,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+enum StampUnit {
+    #[default]
+    #[serde(rename = "s")]
+    Seconds,
+    #[serde(rename = "ms")]
+    Milliseconds,
+    /// Told by the number of digits.
+    #[serde(rename = "either")]
+    Either,
+}
+
+/// What a stamp from the future means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Ahead {
+    /// Held to the tolerance, as the past is.
+    #[default]
+    Refused,
+    Accepted,
+}
+
+/// What a filtered body needs so that the app's own check passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resign {
+    /// The signature doesn't cover the body as a whole.
+    NotNeeded,
+    WithSecret,
+    /// The private key is the provider's alone, or the signature isn't in a header.
+    Impossible,
+}
+
+impl Signature {
+    /// With a route's secrets and public key, ready for use.
+    pub fn prepare(&self, secrets: &[&[u8]], public_key: Option<&str>) -> Result<Verifier, CannotPrepare> {
+        for secret in secrets {
+            self.check_secret(secret)?;
+        }
+        if let Some(public_key) = public_key {
+            self.check_public_key(public_key)?;
+        }
+        let verifier = Verifier::new(self.methods.iter().map(|method| {
+            let keys = if method.scheme.is_asymmetric() {
+                public_key.iter().filter_map(|text| method.key.public(method.scheme, text).ok()).collect()
+            } else {
+                secrets.iter().filter_map(|secret| method.key.secret(method.scheme, secret).ok()).collect()
+            };
+            (method.clone(), keys)
+        }));
+        if verifier.is_empty() { Err(CannotPrepare::Nothing { wanted: self.wanted() }) } else { Ok(verifier) }
+    }
+
+    /// Whether one of the methods can use this secret.
+    pub fn check_secret(&self, secret: &[u8]) -> Result<(), CannotPrepare> {
+        self.check(false, |method| method.key.secret(method.scheme, secret))
+    }
+
+    pub fn check_public_key(&self, text: &str) -> Result<(), CannotPrepare> {
+        self.check(true, |method| method.key.public(method.scheme, text))
+    }
+
+    fn check(
+        &self,
+        asymmetric: bool,
+        key: impl Fn(&Method) -> Result<Key, BadKey>,
+    ) -> Result<(), CannotPrepare> {
+        let mut first = None;
+        for method in self.methods.iter().filter(|method| method.scheme.is_asymmetric() == asymmetric) {
+            match key(method) {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        let given = if asymmetric { "a public_key" } else { "a secret" };
+        Err(first.map_or(CannotPrepare::NotUsed { given, wanted: self.wanted() }, CannotPrepare::Key))
+    }
+
+    /// Whether the preferred method uses a secret; otherwise it uses a public key.
+    pub fn needs_secret(&self) -> bool {
+        self.methods.first().is_some_and(|method| !method.scheme.is_asymmetric())
+    }
+
+    /// Whether any method can use a public key.
+    pub fn takes_public_key(&self) -> bool {
+        self.methods.iter().any(|method| method.scheme.is_asymmetric())
+    }
+
+    /// What filtering a body needs under the preferred method; [`Verifier::can_sign`] knows it of a delivery.
+    pub fn can_sign(&self) -> Resign {
+        self.methods.first().map_or(Resign::NotNeeded, Method::can_sign)
+    }
+
+    /// Whether changing the body breaks the signature, whichever method is used. Where it doesn't, a key from the body
+    /// proves nothing.
+    pub fn signs_body(&self) -> bool {
+        self.methods.iter().all(Method::signs_body)
+    }
+
+    /// Whether a header's value is covered by the signature, so that a key taken from it can be believed.
+    pub fn signs_header(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|name| self.methods.iter().any(|method| method.signs_header(&name)))
+    }
+
+    fn wanted(&self) -> &'static str {
+        if self.needs_secret() { "a secret" } else { "a public_key" }
+    }
+}
+
+impl Method {
+    fn signs_body(&self) -> bool {
+        self.body_digest.is_some() || self.signed.iter().any(Template::has_body)
+    }
+
+    fn signs_header(&self, name: &HeaderName) -> bool {
+        let stamped = matches!(&self.stamp.source, Some(Source::Header(stamp)) if stamp == name);
+        self.signed.iter().any(|text| text.has_header(name) || (stamped && text.has_timestamp()))
+    }
+
+    fn can_sign(&self) -> Resign {
+        if !self.signs_body() {
+            Resign::NotNeeded
+        } else if self.scheme.is_asymmetric() || self.place.header().is_none() {
+            Resign::Impossible
+        } else {
+            Resign::WithSecret
+        }
+    }
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs each fuzz target for some seconds, from the fixtures and from what earlier runs found (tests/fuzz/corpus).
+#
+#   tests/fuzz/run.sh [SECONDS] [TARGET...]      60 seconds each, all targets, if left out
+#
+# Needs cargo-fuzz (`cargo install cargo-fuzz`). Works with the stable compiler: RUSTC_BOOTSTRAP lets it take the
+# coverage flags. There is no sanitizer, because the crate holds no unsafe code; panics and failed checks are what
+# it looks for.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+seconds=${1:-60}
+shift || true
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(items signature_headers cut)
+
+# A seed is a fixture's headers, an empty line, its body.
+seeds=$here/corpus/fixtures
+mkdir -p "$seeds"
+for headers in "$here"/../fixtures/*.headers; do
+    name=$(basename "$headers" .headers)
+    { cat "$headers"; echo; cat "${headers%.headers}.body"; } >"$seeds/$name"
+done
+
+export RUSTC_BOOTSTRAP=1
+for target in "${targets[@]}"; do
+    mkdir -p "$here/corpus/$target"
+    cargo fuzz run --fuzz-dir "$here" --sanitizer none "$target" "$here/corpus/$target" "$seeds" -- \
+        -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1
+done

@@ -1,0 +1,202 @@
+//! The durable store: one suite on both databases, and what each of them must survive besides.
+
+mod suite;
+mod trouble;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio_util::task::TaskTracker;
+use umavez::clock::UnixMillis;
+use umavez::config::{self, PostgresConfig, Secret};
+use umavez::ledger::durable::{ClaimAsk, Durable, DurableError, End, Seen, SettleAsk, Settled};
+use umavez::ledger::{EventKey, Fence, Fingerprint, OnUnknown, Payload, Receipt};
+
+use crate::support::postgres::Postgres;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A database of the test's own.
+enum Database {
+    Postgres(Postgres),
+    Sqlite(tempfile::TempDir),
+}
+
+impl Database {
+    fn config(&self) -> config::Durable {
+        match self {
+            Self::Postgres(postgres) => at(&postgres.url()),
+            Self::Sqlite(dir) => config::Durable::Sqlite { path: dir.path().join("umavez.db") },
+        }
+    }
+
+    async fn open(&self) -> Durable {
+        open(&self.config()).await
+    }
+}
+
+fn postgres() -> Database {
+    Database::Postgres(Postgres::start())
+}
+
+fn sqlite() -> Database {
+    Database::Sqlite(tempfile::tempdir().unwrap())
+}
+
+fn at(url: &str) -> config::Durable {
+    within(url, Duration::from_secs(5))
+}
+
+fn within(url: &str, timeout: Duration) -> config::Durable {
+    config::Durable::Postgres(PostgresConfig { url: Secret(url.into()), connections_max: 4, timeout })
+}
+
+fn limits(waiting_writes_max: usize) -> config::Limits {
+    config::Limits {
+        connections_max: 100,
+        header_timeout: MINUTE,
+        header_bytes_max: 1 << 16,
+        body_timeout: MINUTE,
+        idle_timeout: MINUTE,
+        connect_timeout: MINUTE,
+        answer_bytes_max: 1 << 20,
+        waiting_writes_max,
+    }
+}
+
+async fn open(config: &config::Durable) -> Durable {
+    try_open(config).await.unwrap()
+}
+
+async fn try_open(config: &config::Durable) -> Result<Durable, DurableError> {
+    Durable::open(config, &limits(10_000), &TaskTracker::new()).await
+}
+
+fn ask(text: &str) -> ClaimAsk {
+    ClaimAsk {
+        key: EventKey::from_text(text),
+        route: "route".into(),
+        fence: Fence::draw(),
+        lease: MINUTE,
+        durable_ttl: 10 * MINUTE,
+        on_unknown: OnUnknown::Retry,
+        fingerprint: Fingerprint::of(text.as_bytes()),
+        payload: None,
+    }
+}
+
+fn ask_for(text: &str, lease: Duration, ttl: Duration) -> ClaimAsk {
+    ClaimAsk { lease, durable_ttl: ttl, ..ask(text) }
+}
+
+fn hold(text: &str, lease: Duration) -> ClaimAsk {
+    let payload = Payload { id: rand::random(), request: Bytes::from(format!("POST / HTTP/1.1\r\n\r\n{text}")) };
+    ClaimAsk { lease, on_unknown: OnUnknown::Hold, payload: Some(Arc::new(payload)), ..ask(text) }
+}
+
+fn receipt(body: &str) -> Arc<Receipt> {
+    Arc::new(Receipt {
+        status: 201,
+        headers: vec![(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"))],
+        body: Some(Bytes::from(body.to_owned())),
+        at: UnixMillis(1_700_000_000_000),
+    })
+}
+
+fn end(ask: &ClaimAsk, end: End) -> SettleAsk {
+    let payload = ask.payload.as_ref().map(|payload| payload.id);
+    SettleAsk { digest: ask.key.digest(), fence: ask.fence, end, payload }
+}
+
+async fn claim(store: &Durable, ask: &ClaimAsk) -> Seen {
+    store.claim(vec![ask.clone()]).await.unwrap().pop().unwrap()
+}
+
+async fn settle(store: &Durable, ask: &ClaimAsk, how: End) -> Settled {
+    store.settle(vec![end(ask, how)]).await.unwrap().pop().unwrap()
+}
+
+/// Claims under new fences until something else than "in flight" is said.
+async fn claim_after_lapse(store: &Durable, like: &ClaimAsk) -> (ClaimAsk, Seen) {
+    loop {
+        let next = ClaimAsk { fence: Fence::draw(), ..like.clone() };
+        match claim(store, &next).await {
+            Seen::Processing { lease_left } => tokio::time::sleep(lease_left).await,
+            other => return (next, other),
+        }
+    }
+}
+
+fn attempt(seen: &Seen) -> u32 {
+    match seen {
+        Seen::Claimed { attempt, .. } => *attempt,
+        other => panic!("claimed, not {other:?}"),
+    }
+}
+
+/// What every sender does: claims, "forwards", settles, and comes again until the event is done. Counts effects.
+async fn deliver(store: &Durable, text: &str, effects: &std::sync::Mutex<HashMap<String, u32>>) {
+    loop {
+        let ask = ask_for(text, Duration::from_secs(2), 10 * MINUTE);
+        match store.claim(vec![ask.clone()]).await.map(|mut seen| seen.pop().unwrap()) {
+            Ok(Seen::Claimed { .. }) => {
+                *effects.lock().unwrap().entry(text.to_owned()).or_default() += 1;
+                loop {
+                    match store.settle(vec![end(&ask, End::Commit(receipt(text)))]).await {
+                        Ok(settled) => {
+                            assert_eq!(settled, [Settled::Recorded], "{text}");
+                            return;
+                        }
+                        Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                    }
+                }
+            }
+            Ok(Seen::Done { .. }) => return,
+            Ok(Seen::Processing { .. }) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Ok(Seen::Held) => panic!("nothing here is held"),
+        }
+    }
+}
+
+/// Prints how many events a second are claimed and settled: `cargo test --release --test it first_seen --
+/// --ignored --nocapture`. `UMAVEZ_BENCH_URL` takes a database that is there already.
+#[tokio::test(flavor = "current_thread")]
+#[ignore = "a measurement, not a check"]
+async fn first_seen_events_a_second() {
+    let started = std::env::var("UMAVEZ_BENCH_URL").is_err().then(postgres);
+    let file = sqlite();
+    let url = std::env::var("UMAVEZ_BENCH_URL").ok();
+    let databases = [
+        ("postgres", url.map_or_else(|| started.as_ref().unwrap().config(), |url| at(&url))),
+        ("sqlite", file.config()),
+    ];
+    for (name, config) in databases {
+        let store = open(&config).await;
+        for parallel in [16_u64, 64, 256] {
+            let run: u64 = rand::random();
+            let begun = std::time::Instant::now;
+            let begun = begun();
+            let span = Duration::from_secs(5);
+            let tasks = (0..parallel).map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let mut done = 0_u32;
+                    while begun.elapsed() < span {
+                        let first = ask(&format!("hotmart:{run:016x}-{task}-{done}"));
+                        assert_eq!(attempt(&claim(&store, &first).await), 1);
+                        assert_eq!(settle(&store, &first, End::Commit(receipt("ok"))).await, Settled::Recorded);
+                        done += 1;
+                    }
+                    done
+                })
+            });
+            let mut done = 0;
+            for task in tasks.collect::<Vec<_>>() {
+                done += task.await.unwrap();
+            }
+            println!("{name} {parallel} in parallel: {:.0} events/s", f64::from(done) / begun.elapsed().as_secs_f64());
+        }
+    }
+}

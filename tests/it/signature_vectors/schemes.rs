@@ -1,0 +1,320 @@
+//! What fixtures don't show: the other half of each scheme, and the values that providers document.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use umavez::providers::signature::{CannotSign, Resign};
+
+use super::{SIGNED_AT_MS, Sent, assert_refused, sender, signature, verifier, with_public_key};
+
+fn hex_of(key: &str, body: &str) -> String {
+    hex::encode(sender::hmac_sha256(key.as_bytes(), body.as_bytes()))
+}
+
+#[test]
+fn values_that_providers_document_verify() {
+    let github = Sent::new("Hello, World!").header(
+        "X-Hub-Signature-256",
+        "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17",
+    );
+    assert_eq!(github.verify(&verifier("github", &["It's a Secret to Everybody"])), Ok(()));
+    let standard = Sent::new(r#"{"test": 2432232314}"#)
+        .header("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek")
+        .header("webhook-timestamp", "1614265330")
+        .header("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    let verifier = verifier("standard-webhooks", &["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]);
+    assert_eq!(verifier.verify(&standard.delivery(), 1_614_265_330_000), Ok(()));
+}
+
+#[test]
+fn a_weak_signature_does_not_save_a_wrong_strong_one() {
+    let verifier = verifier("meta", &["app-secret"]);
+    let weak = format!("sha1={}", hex::encode(sender::hmac_sha1(b"app-secret", b"{}")));
+    let only_weak = Sent::new("{}").header("X-Hub-Signature", &weak);
+    assert_eq!(only_weak.verify(&verifier), Ok(()));
+    for strong in ["sha256=00", "sha256=", "sha1=00", "", "garbage"] {
+        let both = only_weak.clone().header("X-Hub-Signature-256", strong);
+        assert!(both.verify(&verifier).is_err(), "{strong}");
+    }
+    assert_refused(&Sent::new("{}"), &verifier, "missing");
+}
+
+#[test]
+fn a_single_value_is_signed_with_the_secret_that_it_came_under() {
+    let both = verifier("shopify", &["new", "old"]);
+    let value = sender::base64(&sender::hmac_sha256(b"old", b"[1,2]"));
+    let sent = Sent::new("[1,2]").header("X-Shopify-Hmac-Sha256", &value);
+    assert_eq!(sent.verify(&both), Ok(()));
+    let filtered = sent.filtered(&both, b"[1]");
+    assert_eq!(filtered.verify(&verifier("shopify", &["old"])), Ok(()));
+    assert!(filtered.verify(&verifier("shopify", &["new"])).is_err());
+}
+
+#[test]
+fn hubspot_signs_in_three_ways_and_all_are_signed_anew() {
+    let verifier = verifier("hubspot", &["client"]);
+    let url = "https://hooks.example.com/hooks/hubspot?a=1%3A2";
+    let v1 = hex::encode(sender::sha256(b"client[1,2]"));
+    let v2 = hex::encode(sender::sha256(format!("clientPOST{url}[1,2]").as_bytes()));
+    let sent = Sent::new("[1,2]").url(url).header("X-HubSpot-Request-Timestamp", "1786363200000");
+    for signature in [v1, v2] {
+        let sent = sent.clone().header("X-HubSpot-Signature", &signature);
+        assert_eq!(sent.verify(&verifier), Ok(()));
+        assert_eq!(sent.filtered(&verifier, b"[1]").verify(&verifier), Ok(()));
+        let other_body = sent.body("[2,1]");
+        assert_refused(&other_body, &verifier, "mismatch");
+    }
+    let v3 = format!("POST{}[1,2]1786363200000", url.replace("%3A", ":"));
+    let v3 = sender::base64(&sender::hmac_sha256(b"client", v3.as_bytes()));
+    let v1 = hex::encode(sender::sha256(b"client[1,2]"));
+    let sent = sent.header("X-HubSpot-Signature-v3", &v3).header("X-HubSpot-Signature", &v1);
+    assert_eq!(sent.verify(&verifier), Ok(()), "the URL with its escapes undone");
+    let filtered = sent.filtered(&verifier, b"[1]");
+    assert_eq!(filtered.verify(&verifier), Ok(()));
+    assert_eq!(filtered.clone().without("X-HubSpot-Signature-v3").verify(&verifier), Ok(()));
+    assert_refused(&filtered.url("https://hooks.example.com/hooks/other"), &verifier, "mismatch");
+}
+
+#[test]
+fn twilio_covers_forms_json_and_either_port() {
+    let verifier = verifier("twilio", &["token"]);
+    let sign = |text: &str| sender::base64(&sender::hmac_sha1(b"token", text.as_bytes()));
+    let form = |url: &str, signed: &str| {
+        Sent::new("To=%2B1&From=a+b&To=%2B1&Digits=")
+            .url(url)
+            .header("Content-Type", "application/x-www-form-urlencoded; charset=UTF-8")
+            .header("X-Twilio-Signature", &sign(&format!("{signed}DigitsFroma bTo+1")))
+    };
+    let url = "https://h.example/in?x=1";
+    assert_eq!(form(url, url).verify(&verifier), Ok(()));
+    assert_eq!(form(url, "https://h.example:443/in?x=1").verify(&verifier), Ok(()));
+    assert_eq!(form("https://h.example:8443/in?x=1", url).verify(&verifier), Ok(()));
+    assert_refused(&form("https://h.example/in?x=2", url), &verifier, "mismatch");
+
+    let json = r#"{"MessageSid":"SM1"}"#;
+    let digest = hex::encode(sender::sha256(json.as_bytes()));
+    let url = format!("https://h.example/in?bodySHA256={digest}");
+    let sent = Sent::new(json)
+        .url(&url)
+        .header("Content-Type", "application/json")
+        .header("X-Twilio-Signature", &sign(&url));
+    assert_eq!(sent.verify(&verifier), Ok(()));
+    assert_refused(&sent.body("{}"), &verifier, "mismatch");
+
+    let uncovered = Sent::new(json)
+        .url("https://h.example/in")
+        .header("Content-Type", "application/json")
+        .header("X-Twilio-Signature", &sign("https://h.example/in"));
+    assert_refused(&uncovered, &verifier, "body_not_covered");
+}
+
+#[test]
+fn mercadopago_leaves_missing_parts_out_of_its_manifest() {
+    let verifier = verifier("mercadopago", &["s"]);
+    let value = |manifest: &str, ts: &str| format!("ts={ts},v1={}", hex_of("s", manifest));
+    let table = [
+        ("https://h/in?data.id=ABC1", Some("r1"), "1786363200", "id:abc1;request-id:r1;ts:1786363200;"),
+        ("https://h/in?data.id=ABC1", Some("r1"), "1786363200000", "id:ABC1;request-id:r1;ts:1786363200000;"),
+        ("https://h/in?data.id=7", None, "1786363200", "id:7;ts:1786363200;"),
+        ("https://h/in", Some("r1"), "1786363200", "request-id:r1;ts:1786363200;"),
+        ("https://h/in", None, "1786363200", "ts:1786363200;"),
+    ];
+    for (url, request_id, ts, manifest) in table {
+        let mut sent = Sent::new("{}").url(url).header("x-signature", &value(manifest, ts));
+        if let Some(id) = request_id {
+            sent = sent.header("x-request-id", id);
+        }
+        assert_eq!(sent.verify(&verifier), Ok(()), "{manifest}");
+        assert_eq!(verifier.can_sign(&sent.delivery()), Resign::NotNeeded);
+        assert_refused(&sent.url("https://h/in?data.id=8"), &verifier, "mismatch");
+    }
+}
+
+#[test]
+fn mailgun_signs_fields_of_json_or_form() {
+    let verifier = verifier("mailgun", &["key"]);
+    let good = hex_of("key", "1786363200tok");
+    let json = |signature: &str| {
+        Sent::new(format!(
+            r#"{{"event-data":{{}},"signature":{{"token":"tok","timestamp":"1786363200","signature":"{signature}"}}}}"#
+        ))
+    };
+    assert_eq!(json(&good).verify(&verifier), Ok(()));
+    assert_refused(&json("00"), &verifier, "mismatch");
+    let form = Sent::new(format!("timestamp=1786363200&token=tok&signature={good}"))
+        .header("Content-Type", "application/x-www-form-urlencoded");
+    assert_eq!(form.verify(&verifier), Ok(()));
+    assert_refused(&Sent::new("{}"), &verifier, "missing");
+}
+
+#[test]
+fn every_adyen_item_must_hold() {
+    let key = "00112233445566778899aabbccddeeff";
+    let verifier = verifier("adyen", &[key]);
+    let item = |psp: &str, signed_psp: &str| {
+        let text = format!("{signed_psp}::Shop:ref:100:EUR:AUTHORISATION:true");
+        let signature = sender::base64(&sender::hmac_sha256(&hex::decode(key).unwrap(), text.as_bytes()));
+        format!(
+            r#"{{"NotificationRequestItem":{{"additionalData":{{"hmacSignature":"{signature}"}},"amount":{{"currency":"EUR","value":100}},"eventCode":"AUTHORISATION","merchantAccountCode":"Shop","merchantReference":"ref","pspReference":"{psp}","success":"true"}}}}"#
+        )
+    };
+    let batch = |items: &[String]| Sent::new(format!(r#"{{"notificationItems":[{}]}}"#, items.join(",")));
+    assert_eq!(batch(&[item("A", "A"), item("B", "B")]).verify(&verifier), Ok(()));
+    assert_refused(&batch(&[item("A", "A"), item("B", "A")]), &verifier, "mismatch");
+    assert_refused(&batch(&[item("A", "A"), "{}".to_owned()]), &verifier, "missing");
+    assert_refused(&batch(&[]), &verifier, "missing");
+
+    let whole = Sent::new("{}")
+        .header("hmacsignature", &sender::base64(&sender::hmac_sha256(&hex::decode(key).unwrap(), b"{}")));
+    assert_eq!(whole.verify(&verifier), Ok(()), "platform webhooks sign the body");
+}
+
+#[test]
+fn gitlab_checks_what_the_configured_secret_is_for() {
+    let sent = Sent::new("{}")
+        .header("webhook-id", "id")
+        .header("webhook-timestamp", "1786363200")
+        .header(
+            "webhook-signature",
+            &format!("v1,{}", sender::base64(&sender::hmac_sha256(b"hi", b"id.1786363200.{}"))),
+        )
+        .header("X-Gitlab-Token", "plain");
+    assert_eq!(sent.verify(&verifier("gitlab", &["plain"])), Ok(()));
+    assert_eq!(sent.verify(&verifier("gitlab", &["whsec_aGk="])), Ok(()));
+    let both = verifier("gitlab", &["plain", "whsec_aGk="]);
+    assert_eq!(sent.verify(&both), Ok(()));
+    assert_refused(&sent.body("[]"), &both, "mismatch");
+}
+
+#[test]
+fn tokens_passwords_and_jwts_are_compared_whole() {
+    let pagarme = verifier("pagarme", &["user:pass"]);
+    let basic = |text: &str| Sent::new("{}").header("Authorization", text);
+    assert_eq!(basic("basic dXNlcjpwYXNz").verify(&pagarme), Ok(()));
+    assert_refused(&basic("Basic dXNlcjpwYXN6"), &pagarme, "mismatch");
+    assert_refused(&basic("Bearer dXNlcjpwYXNz"), &pagarme, "malformed");
+
+    let telegram = verifier("telegram", &["token"]);
+    for wrong in ["", "toke", "token1", "Token"] {
+        let sent = Sent::new("{}").header("X-Telegram-Bot-Api-Secret-Token", wrong);
+        assert!(sent.verify(&telegram).is_err(), "{wrong}");
+    }
+
+    let evolution = verifier("evolution", &["jwt-key"]);
+    let jwt = |alg: &str, claims: &str| {
+        let head = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{alg}","typ":"JWT"}}"#));
+        let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims));
+        let signature = URL_SAFE_NO_PAD.encode(sender::hmac_sha256(b"jwt-key", signed.as_bytes()));
+        Sent::new("{}").header("Authorization", &format!("Bearer {signed}.{signature}"))
+    };
+    let now_s = SIGNED_AT_MS / 1000;
+    assert_eq!(jwt("HS256", &format!(r#"{{"exp":{now_s}}}"#)).verify(&evolution), Ok(()));
+    assert_eq!(jwt("HS256", &format!(r#"{{"exp":{}}}"#, now_s - 1700)).verify(&evolution), Ok(()));
+    assert_refused(&jwt("HS256", &format!(r#"{{"exp":{}}}"#, now_s - 1801)), &evolution, "too_old");
+    assert_refused(&jwt("none", &format!(r#"{{"exp":{now_s}}}"#)), &evolution, "mismatch");
+    assert_refused(&jwt("HS256", "{}"), &evolution, "mismatch");
+}
+
+#[test]
+fn public_keys_verify_and_never_sign() {
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+    let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+    let raw = pair.public_key().as_ref();
+    let signature = sender::base64(pair.sign(b"id.1786363200.{}").as_ref());
+    let sent = Sent::new("{}")
+        .header("webhook-id", "id")
+        .header("webhook-timestamp", "1786363200")
+        .header("webhook-signature", &format!("v1,AAAA v1a,{signature}"));
+    let spki = [&hex::decode("302a300506032b6570032100").unwrap(), raw].concat();
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", sender::base64(&spki));
+    for key in [format!("whpk_{}", sender::base64(raw)), pem] {
+        let verifier = with_public_key("standard-webhooks", &key);
+        assert_eq!(sent.verify(&verifier), Ok(()));
+        assert_eq!(verifier.can_sign(&sent.delivery()), Resign::Impossible);
+        assert_eq!(verifier.sign(&sent.delivery(), b"[]"), Err(CannotSign::Asymmetric));
+        assert_refused(&sent.clone().body("[]"), &verifier, "mismatch");
+    }
+}
+
+#[test]
+fn a_digit_cannot_move_between_stamp_and_body() {
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+    let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+    let verifier = with_public_key("discord", &hex::encode(pair.public_key().as_ref()));
+    let signature = hex::encode(pair.sign(b"17863632001[]").as_ref());
+    let sent = |stamp: &str, body: &str| {
+        Sent::new(body).header("X-Signature-Ed25519", &signature).header("X-Signature-Timestamp", stamp)
+    };
+    assert_eq!(sent("1786363200", "1[]").verify(&verifier), Ok(()));
+    assert_refused(&sent("17863632001", "[]"), &verifier, "malformed");
+    assert_refused(&sent("178636320", "01[]"), &verifier, "malformed");
+}
+
+#[test]
+fn only_signed_headers_can_be_believed() {
+    let table = [
+        ("svix", "svix-id", true),
+        ("svix", "Webhook-Id", true),
+        ("svix", "svix-timestamp", true),
+        ("slack", "X-Slack-Request-Timestamp", true),
+        ("mercadopago", "x-request-id", true),
+        ("github", "X-GitHub-Delivery", false),
+        ("shopify", "X-Shopify-Event-Id", false),
+        ("stripe", "not a header", false),
+    ];
+    for (provider, header, expected) in table {
+        assert_eq!(signature(provider).unwrap().signs_header(header), expected, "{provider} {header}");
+    }
+}
+
+#[test]
+fn secrets_that_do_not_fit_are_named_when_configured() {
+    let says = |provider: &str, secret: &str| {
+        signature(provider).unwrap().check_secret(secret.as_bytes()).expect_err(provider).to_string()
+    };
+    assert_eq!(says("svix", "whsec_%"), "the secret should be base64 text");
+    assert_eq!(says("adyen", "xyz"), "the secret should be hex digits");
+    assert_eq!(says("stripe", ""), "the secret is empty");
+    assert_eq!(says("pagarme", "user"), "the secret should be written user:password");
+    assert_eq!(
+        says("discord", "secret"),
+        "the provider's signature has no use for a secret; it needs a public_key"
+    );
+    let discord = signature("discord").unwrap();
+    assert_eq!(
+        discord.prepare(&[], Some("00")).unwrap_err().to_string(),
+        "the public key should be an Ed25519 key of 32 bytes, in hex or PEM"
+    );
+    assert_eq!(
+        discord.prepare(&[], None).unwrap_err().to_string(),
+        "the provider's signature needs a public_key"
+    );
+}
+
+#[test]
+fn a_table_that_contradicts_itself_is_refused() {
+    let table = [
+        ("scheme = \"hmac-sha512\"\nheader = \"X\"", "unknown variant"),
+        ("scheme = \"token\"\nheader = \"X\"\nheadr = \"Y\"", "unknown field"),
+        ("scheme = \"token\"", "a signature stands in one of"),
+        ("scheme = \"token\"\nheader = \"X\"\nquery = \"y\"", "a signature stands in one of"),
+        ("scheme = \"token\"\nheader = \"X\"\nsigned = \"{body}\"", "`signed` has no use"),
+        ("scheme = \"hmac-sha256\"\nheader = \"X\"\nsigned = \"{body}\"", "`format` is missing"),
+        ("scheme = \"hmac-sha256\"\nheader = \"X\"\nformat = \"{hex}\"", "`signed` is missing"),
+        (
+            "scheme = \"hmac-sha256\"\nheader = \"X\"\nformat = \"{hex}\"\nsigned = \"{timestamp}\"",
+            "give `timestamp`",
+        ),
+        (
+            "scheme = \"hmac-sha256\"\nheader = \"X\"\nformat = \"{hex}\"\nsigned = \"{body}\"\n\
+             timestamp = \"header:T\"\ntolerance = \"5m\"",
+            "a {timestamp} that is signed",
+        ),
+    ];
+    for (text, expected) in table {
+        let error =
+            toml::from_str::<umavez::providers::signature::Signature>(text).expect_err(text).to_string();
+        assert!(error.contains(expected), "{text}\n{error}");
+    }
+}

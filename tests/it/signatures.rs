@@ -1,0 +1,134 @@
+//! Signature before claim: who can't sign can't make the gateway swallow an event.
+
+use crate::support::{
+    Delivery, Gateway, Pair, Stores, Upstream, hub_sha256, on_every_store, stripe_v1, unix_seconds,
+};
+
+on_every_store! {
+    a_forged_delivery_claims_nothing,
+    one_event_to_two_endpoint_records_is_forwarded_once,
+}
+
+const META: &str = "[[route]]\nname = \"wa\"\npath = \"/wa\"\nprovider = \"meta\"\nsecret = \"k\"\n";
+const STRIPE: &str =
+    "[[route]]\nname = \"pay\"\npath = \"/pay\"\nprovider = \"stripe\"\nsecret = [\"new\", \"old\"]\n";
+
+fn whatsapp(id: &str) -> Delivery {
+    Delivery::json(
+        "/wa",
+        format!(
+            r#"{{"object":"whatsapp_business_account","entry":[{{"id":"1","changes":[{{"value":{{"metadata":{{"phone_number_id":"2"}},"messages":[{{"id":"{id}"}}]}},"field":"messages"}}]}}]}}"#
+        ),
+    )
+}
+
+fn payment(id: &str) -> Delivery {
+    Delivery::json("/pay", format!(r#"{{"id":"{id}","object":"event","type":"invoice.paid"}}"#))
+}
+
+async fn a_forged_delivery_claims_nothing(pair: Pair) {
+    // SEC-1: an unsigned request claimed a key first; the genuine event was then dropped.
+    let stores = Stores::open(pair).await;
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).route(META).start().await;
+    let forged = [
+        whatsapp("v1"),
+        whatsapp("v1").header("X-Hub-Signature-256", "sha256=00"),
+        whatsapp("v1").header("X-Hub-Signature-256", &hub_sha256("guessed", &whatsapp("v1").body)),
+        whatsapp("v1").header("X-Hub-Signature-256", &hub_sha256("k", &whatsapp("v2").body)),
+        whatsapp("v1").header("X-Hub-Signature-256", ""),
+        whatsapp("v1").raw_header("X-Hub-Signature-256", b"sha256=\xff\xfe"),
+    ];
+    for delivery in &forged {
+        assert_eq!(gateway.send(delivery).await.status, 401);
+    }
+    assert_eq!(upstream.received(), 0);
+    let metrics = gateway.metrics().await;
+    assert_eq!(metrics.value("umavez_items_total", &[]), 0.0);
+    assert_eq!(metrics.value("umavez_unsigned_total", &[("route", "wa")]), 6.0);
+    assert_eq!(metrics.value("umavez_requests_total", &[("answer", "unauthorized")]), 6.0);
+    if stores.has_redis() {
+        assert!(stores.redis().keys().await.is_empty());
+    }
+
+    let genuine = whatsapp("v1").signed_by_meta("k");
+    assert_eq!(gateway.send(&genuine).await.verdict(), "first");
+    assert_eq!(gateway.send(&genuine).await.verdict(), "duplicate");
+    assert_eq!(upstream.received(), 1);
+}
+
+async fn one_event_to_two_endpoint_records_is_forwarded_once(pair: Pair) {
+    // PRV-10: two endpoint records point to one URL; the event comes twice at once with different signatures.
+    let stores = Stores::open(pair).await;
+    let upstream = Upstream::answering(200, "ok").await;
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).route(STRIPE).start().await;
+    let (one, two) = tokio::join!(
+        gateway.sending(&payment("evt_9").signed_by_stripe("new")),
+        gateway.sending(&payment("evt_9").signed_by_stripe("old"))
+    );
+    for answer in [one.unwrap(), two.unwrap()] {
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+    }
+    assert_eq!(upstream.received(), 1);
+}
+
+#[tokio::test]
+async fn an_old_or_half_right_stripe_signature_is_refused() {
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).route(STRIPE).start().await;
+    let now = unix_seconds();
+    let body = payment("evt_1").body;
+    let refused = [
+        payment("evt_1").signed_by_stripe_at(&["new"], now - 900),
+        payment("evt_1").signed_by_stripe_at(&["other"], now),
+        payment("evt_1")
+            .header("Stripe-Signature", &format!("t={},v1={}", now + 1, stripe_v1("new", now, &body))),
+        payment("evt_1").header("Stripe-Signature", &format!("t={now},v0={}", stripe_v1("new", now, &body))),
+        payment("evt_1").header("Stripe-Signature", &format!("t={now}")),
+        payment("evt_1"),
+    ];
+    for delivery in &refused {
+        assert_eq!(gateway.send(delivery).await.status, 401, "{delivery:?}");
+    }
+    assert_eq!(upstream.received(), 0);
+    // While a secret rotates, a sender signs with both, and one match is enough.
+    let rotating = payment("evt_1").signed_by_stripe_at(&["retired", "old"], now);
+    assert_eq!(gateway.send(&rotating).await.status, 200);
+    assert_eq!(upstream.last().headers_named("stripe-signature"), [rotating.signature()]);
+}
+
+#[tokio::test]
+async fn a_wrong_hottok_is_refused() {
+    let upstream = Upstream::answering(200, "").await;
+    let route =
+        "[[route]]\nname = \"hot\"\npath = \"/hot\"\nprovider = \"hotmart\"\nsecret = \"${HOTTOK}\"\n";
+    let gateway = Gateway::in_front_of(&upstream).route(route).env("HOTTOK", "tok-1").start().await;
+    let event = || Delivery::json("/hot", r#"{"id":"h1","event":"PURCHASE_APPROVED"}"#);
+    for delivery in
+        [event(), event().header("X-HOTMART-HOTTOK", "tok-2"), event().header("X-HOTMART-HOTTOK", "tok-")]
+    {
+        assert_eq!(gateway.send(&delivery).await.status, 401);
+    }
+    assert_eq!(gateway.send(&event().header("X-Hotmart-Hottok", "tok-1")).await.verdict(), "first");
+    assert!(!gateway.logs().contains("tok-1"));
+}
+
+#[tokio::test]
+async fn a_route_may_take_and_drop_what_is_not_signed() {
+    // For providers that disable a URL on errors: 200, nothing forwarded, nothing claimed, and counted.
+    let upstream = Upstream::answering(200, "from the app").await;
+    let route = format!("{META}on_unsigned = \"200\"\n");
+    let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
+    let answer = gateway.send(&whatsapp("v1")).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, ""));
+    assert_eq!(upstream.received(), 0);
+    assert_eq!(gateway.metrics().await.value("umavez_unsigned_total", &[("route", "wa")]), 1.0);
+    assert_eq!(gateway.send(&whatsapp("v1").signed_by_meta("k")).await.verdict(), "first");
+}
+
+impl Delivery {
+    fn signature(&self) -> String {
+        let header = self.headers.iter().find(|(name, _)| name == "Stripe-Signature").unwrap();
+        String::from_utf8(header.1.clone()).unwrap()
+    }
+}
