@@ -108,7 +108,9 @@ impl Gateway {
         let hot = Hot::open(&config.hot, &tracker).await.context("the hot store")?;
         let ledger = Ledger::new(hot, durable, Clock::System, stores.clone(), (&tracker, &stopping));
         let shared = Arc::new(Shared {
-            routes: Routes::new(config.routes.iter().map(|route| Route::new(Arc::clone(route))).collect::<Result<_, _>>()?)?,
+            routes: Routes::new(
+                config.routes.iter().map(|route| Route::new(Arc::clone(route))).collect::<Result<_, _>>()?,
+            )?,
             default: config.upstream.clone(),
             limits: config.limits.clone(),
             clock: Clock::System,
@@ -259,7 +261,10 @@ async fn serve(
 fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
     let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
     let secure = targets.any(|target| target.scheme == http::uri::Scheme::HTTPS);
-    secure.then(system_roots).transpose().map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
+    secure
+        .then(system_roots)
+        .transpose()
+        .map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
 }
 
 /// Deletes what expired, parks what lapsed, and tells how far behind it is.
@@ -277,7 +282,10 @@ async fn sweep(durable: Durable, stores: Stores) {
                 }
             };
             if swept.held > 0 {
-                tracing::warn!(events = swept.held, "held: their leases lapsed, and nobody knows whether the app has processed them");
+                tracing::warn!(
+                    events = swept.held,
+                    "held: their leases lapsed, and nobody knows whether the app has processed them"
+                );
             }
             stores.swept(swept.deleted, swept.lag);
             if usize::try_from(swept.deleted).is_ok_and(|deleted| deleted < SWEEP_ROWS) {

@@ -67,7 +67,12 @@ impl Admin {
         }
     }
 
-    pub(super) async fn change<B>(&self, request: &Request<B>, to: Override, peer: SocketAddr) -> Response<Bytes> {
+    pub(super) async fn change<B>(
+        &self,
+        request: &Request<B>,
+        to: Override,
+        peer: SocketAddr,
+    ) -> Response<Bytes> {
         let digest = match wanted(request) {
             Ok(digest) => digest,
             Err(why) => return bad(why),
@@ -109,7 +114,12 @@ impl Admin {
         };
         let payload = match durable.payload(id).await {
             Ok(Some(payload)) => payload,
-            Ok(None) => return answer(StatusCode::CONFLICT, &json!({"error": "its payload is gone", "key": record.key})),
+            Ok(None) => {
+                return answer(
+                    StatusCode::CONFLICT,
+                    &json!({"error": "its payload is gone", "key": record.key}),
+                );
+            }
             Err(error) => return down(&error),
         };
         if let Err(error) = self.ledger.change(&record, Override::Release, &actor(peer)).await {
@@ -120,7 +130,9 @@ impl Admin {
                 StatusCode::OK,
                 &json!({"key": record.key, "before": "held", "answer": sent.status.as_u16(), "verdict": sent.said}),
             ),
-            Err(error) => answer(StatusCode::CONFLICT, &json!({"error": error.to_string(), "key": record.key})),
+            Err(error) => {
+                answer(StatusCode::CONFLICT, &json!({"error": error.to_string(), "key": record.key}))
+            }
         }
     }
 }
@@ -192,7 +204,10 @@ fn bad(why: &str) -> Response<Bytes> {
 }
 
 fn down(error: &DurableError) -> Response<Bytes> {
-    tracing::error!(error = error as &dyn std::error::Error, "the event API got no answer from the durable store");
+    tracing::error!(
+        error = error as &dyn std::error::Error,
+        "the event API got no answer from the durable store"
+    );
     answer(StatusCode::SERVICE_UNAVAILABLE, &json!({"error": error.to_string()}))
 }
 

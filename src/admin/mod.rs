@@ -38,7 +38,8 @@ impl Admin {
     pub async fn receive<B>(self: Arc<Self>, request: Request<B>, peer: SocketAddr) -> Response<Bytes> {
         let path = request.uri().path();
         if !matches!(path, "/live" | "/ready") && !self.allows(&request) {
-            let mut answer = json(StatusCode::UNAUTHORIZED, &serde_json::json!({"error": "a bearer token is needed"}));
+            let mut answer =
+                json(StatusCode::UNAUTHORIZED, &serde_json::json!({"error": "a bearer token is needed"}));
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return answer;
         }
@@ -61,7 +62,8 @@ impl Admin {
     /// Compared in constant time: the answer's delay tells nothing about the token.
     fn allows<B>(&self, request: &Request<B>) -> bool {
         let Some(token) = &self.token else { return true };
-        let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let given =
+            request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         given.is_some_and(|given| {
             let hash = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes);
             let (given, right) = (hash(given), hash(token.expose().as_bytes()));
@@ -75,7 +77,10 @@ impl Admin {
         let hot = self.ledger.hot().breaker_state() == BreakerState::Closed;
         // The hot store may rest: the durable store decides alone, so the node still serves.
         let status = if durable && !draining { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        json(status, &serde_json::json!({"ready": status.is_success(), "draining": draining, "durable": durable, "hot": hot}))
+        json(
+            status,
+            &serde_json::json!({"ready": status.is_success(), "draining": draining, "durable": durable, "hot": hot}),
+        )
     }
 
     fn metrics(&self) -> Response<Bytes> {

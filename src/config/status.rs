@@ -14,6 +14,13 @@ impl Default for StatusSet {
     }
 }
 
+impl StatusSet {
+    /// Whether the app's answer means that the event is done.
+    pub fn contains(&self, status: http::StatusCode) -> bool {
+        self.0.iter().any(|range| range.contains(&status.as_u16()))
+    }
+}
+
 /// Parses one of `"2xx"`, `"302"`, `"300-302"`.
 pub(super) fn parse_statuses(text: &str) -> Result<RangeInclusive<u16>, Fault> {
     let wrong = || Fault::new(format!("{text:?} names no statuses"), "write 302, \"2xx\" or \"300-302\"");

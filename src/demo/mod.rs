@@ -40,7 +40,10 @@ pub fn run(keep: bool) -> anyhow::Result<bool> {
         for line in counters(&prometheus.render()) {
             println!("  {line}");
         }
-        println!("\n{}", if kept { "Every line came out as promised." } else { "NOT as promised: see the marked lines." });
+        println!(
+            "\n{}",
+            if kept { "Every line came out as promised." } else { "NOT as promised: see the marked lines." }
+        );
         if keep {
             println!("{}", invitation(&gateway));
             tokio::signal::ctrl_c().await?;
@@ -104,11 +107,13 @@ fn row(cells: &[&str; 4], widths: &[usize; 4], mark: &str) -> String {
 
 /// The counters that tell the story, without the zeroes.
 fn counters(exposition: &str) -> impl Iterator<Item = &str> {
-    const TOLD: [&str; 4] =
-        ["umavez_items_total", "umavez_duplicates_total", "umavez_requests_total", "umavez_settlements_total"];
-    exposition
-        .lines()
-        .filter(|line| TOLD.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0"))
+    const TOLD: [&str; 4] = [
+        "umavez_items_total",
+        "umavez_duplicates_total",
+        "umavez_requests_total",
+        "umavez_settlements_total",
+    ];
+    exposition.lines().filter(|line| TOLD.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0"))
 }
 
 fn invitation(gateway: &Gateway) -> String {

@@ -96,7 +96,9 @@ fn purchase(id: &str, creation_date: u32) -> Sent {
 fn batch(messages: &[&str]) -> Sent {
     let items: Vec<String> = messages
         .iter()
-        .map(|id| format!(r#"{{"from":"5511999990000","id":"wamid.{id}","type":"text","text":{{"body":"oi"}}}}"#))
+        .map(|id| {
+            format!(r#"{{"from":"5511999990000","id":"wamid.{id}","type":"text","text":{{"body":"oi"}}}}"#)
+        })
         .collect();
     let body = format!(
         r#"{{"object":"whatsapp_business_account","entry":[{{"id":"1","changes":[{{"field":"messages","value":{{"messaging_product":"whatsapp","metadata":{{"phone_number_id":"10"}},"messages":[{}]}}}}]}}]}}"#,

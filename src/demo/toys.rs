@@ -53,7 +53,11 @@ impl App {
                 tasks.spawn(async move {
                     let service = service_fn(move |request| app.clone().answer(request));
                     // A connection that breaks is the gateway's to notice.
-                    drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+                    drop(
+                        hyper::server::conn::http1::Builder::new()
+                            .serve_connection(TokioIo::new(stream), service)
+                            .await,
+                    );
                 });
             }
         });

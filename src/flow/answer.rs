@@ -60,7 +60,9 @@ impl Refusal {
         match self {
             Self::InFlight { .. } => Some(RETRY_SOON),
             Self::LedgerDown(_) | Self::Stopping => Some(RETRY_LATER),
-            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } | Self::Keyless => None,
+            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } | Self::Keyless => {
+                None
+            }
         }
     }
 

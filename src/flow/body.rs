@@ -14,6 +14,9 @@ use hyper::body::Incoming;
 /// More encodings on top of each other than this are not undone.
 const ENCODINGS_MAX: usize = 4;
 
+/// What an encoding may add to a body that it doesn't make shorter.
+const ENVELOPE_BYTES: usize = 1024;
+
 /// Window of zstd that a body may ask us to hold, as a power of two: 8 MiB, what its own tools stay under.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
@@ -77,11 +80,12 @@ async fn read_all(mut body: Incoming, limit: usize) -> Result<Bytes, BodyError> 
 pub fn decoded(headers: &HeaderMap, raw: &Bytes, limit: usize) -> Result<Bytes, BodyError> {
     let encodings = encodings(headers)?;
     let mut bytes = raw.clone();
-    for encoding in encodings.into_iter().rev() {
+    for (layers_below, encoding) in encodings.into_iter().enumerate().rev() {
         if bytes.is_empty() {
             break; // some senders label an empty body
         }
-        bytes = encoding.undo(&bytes, limit)?;
+        let slack = if layers_below > 0 { ENVELOPE_BYTES } else { 0 };
+        bytes = encoding.undo(&bytes, limit.saturating_add(slack))?;
     }
     Ok(bytes)
 }
@@ -212,7 +216,8 @@ mod tests {
             ("identity", TEXT.to_vec()),
         ];
         for (encoding, raw) in table {
-            assert_eq!(decode(encoding, raw, TEXT.len()).unwrap(), TEXT, "{encoding}");
+            let seen = decode(encoding, raw, TEXT.len());
+            assert_eq!(seen.unwrap_or_else(|error| panic!("{encoding}: {error}")), TEXT, "{encoding}");
         }
         assert_eq!(decode("gzip", Vec::new(), 10).unwrap(), "");
     }
@@ -220,9 +225,12 @@ mod tests {
     #[test]
     fn a_bomb_is_too_large_and_is_not_unpacked() {
         let zeros = vec![0; 4 << 20];
-        for (encoding, raw) in
-            [("gzip", gzip(&zeros)), ("deflate", zlib(&zeros)), ("br", brotli(&zeros)), ("zstd", zstd(&zeros))]
-        {
+        for (encoding, raw) in [
+            ("gzip", gzip(&zeros)),
+            ("deflate", zlib(&zeros)),
+            ("br", brotli(&zeros)),
+            ("zstd", zstd(&zeros)),
+        ] {
             assert!(matches!(decode(encoding, raw, 1 << 20), Err(BodyError::TooLarge(_))), "{encoding}");
         }
         let twice = gzip(&gzip(&zeros));

@@ -3,7 +3,7 @@
 mod answer;
 pub mod body;
 mod forward;
-mod pass;
+pub mod pass;
 mod plan;
 mod prepared;
 mod proxy;
@@ -27,10 +27,10 @@ use crate::metrics;
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
-use proxy::{Done, Work};
-pub use resubmit::{Resubmit, ResubmitError};
 pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
+use proxy::{Done, Work};
+pub use resubmit::{Resubmit, ResubmitError};
 pub use route::{RouteConflict, RouteTable};
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
@@ -150,9 +150,9 @@ impl Flow {
             Ok(decoded) => decoded,
             Err(body::BodyError::TooLarge(limit)) => return Err(Refusal::TooLarge(limit)),
             // What can't be decoded isn't understood: it passes, keyless.
-            Err(body::BodyError::Timeout(_) | body::BodyError::Broken(_) | body::BodyError::NotUnderstood) => {
-                raw.clone()
-            }
+            Err(
+                body::BodyError::Timeout(_) | body::BodyError::Broken(_) | body::BodyError::NotUnderstood,
+            ) => raw.clone(),
         };
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
         route.verify(&arrived, self.shared.clock.now()).map_err(|bad| {

@@ -47,7 +47,10 @@ pub async fn pass(
     let mut answer = match upstream.stream(target, request).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a request could not be passed to the app");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "a request could not be passed to the app"
+            );
             return failure(&error);
         }
     };
@@ -62,7 +65,7 @@ pub async fn pass(
 }
 
 /// What a sender is told about a failure of the app.
-pub fn failure(error: &UpstreamError) -> Response<Body> {
+pub(super) fn failure(error: &UpstreamError) -> Response<Body> {
     match error {
         UpstreamError::Timeout(_) => text(StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n"),
         UpstreamError::Connect(_) => text(StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),

@@ -34,7 +34,12 @@ pub(super) struct Duplicate {
 impl Plan {
     /// `verdicts` belong to the items at `keyed`, in order; `twins` are items whose key came before in the same
     /// request, which are the same event; the rest of the `items` have no key.
-    pub(super) fn of(items: usize, keyed: &[usize], twins: &[(usize, usize)], verdicts: Vec<Verdict>) -> Self {
+    pub(super) fn of(
+        items: usize,
+        keyed: &[usize],
+        twins: &[(usize, usize)],
+        verdicts: Vec<Verdict>,
+    ) -> Self {
         let mut plan = Self { unclaimed: items - keyed.len() - twins.len(), ..Self::default() };
         for (&item, verdict) in keyed.iter().zip(verdicts) {
             match verdict {

@@ -45,7 +45,11 @@ pub enum Found {
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     #[error("route {route:?}: secret")]
-    Secret { route: String, #[source] source: CannotPrepare },
+    Secret {
+        route: String,
+        #[source]
+        source: CannotPrepare,
+    },
     #[error("two routes match the same requests: {0}")]
     Conflict(String),
 }
@@ -72,11 +76,15 @@ impl Route {
         let verifier = match signature {
             Some(signature) if checks => {
                 let prepared = signature.prepare(&secrets, config.public_key.as_deref());
-                Some(prepared.map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?)
+                Some(
+                    prepared
+                        .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?,
+                )
             }
             Some(_) | None => None,
         };
-        let signs_unchecked = signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
+        let signs_unchecked =
+            signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
         let named = provider.map_or("none", |provider| &provider.name);
         let metrics = metrics::Route::new(&config.name, named);
         Ok(Self { metrics, verifier, signs_unchecked, config })

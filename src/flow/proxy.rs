@@ -18,8 +18,7 @@ use super::{Arrived, Flow};
 use crate::clock::monotonic;
 use crate::config::{OnDurableDown, OnKeyless, RouteConfig};
 use crate::ledger::{
-    Ask, Conditions, EventKey, Fingerprint, OnUnknown, Receipt, Settlement, Verdict, Waited,
-    WithoutDurable,
+    Ask, Conditions, EventKey, Fingerprint, OnUnknown, Receipt, Settlement, Verdict, Waited, WithoutDurable,
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
@@ -103,8 +102,8 @@ impl Run<'_> {
             return Vec::new();
         }
         let config = self.config();
-        let payload =
-            (config.terms.on_unknown == OnUnknown::Hold).then(|| Arc::new(forward::payload(&self.work.arrived)));
+        let payload = (config.terms.on_unknown == OnUnknown::Hold)
+            .then(|| Arc::new(forward::payload(&self.work.arrived)));
         let conditions = Conditions {
             route: Arc::clone(&config.name),
             terms: config.terms,
@@ -123,7 +122,11 @@ impl Run<'_> {
         self.work.route.metrics.exposed.increment(u64::try_from(exposed).unwrap_or(u64::MAX));
         let Some(error) = plan.unavailable.take() else { return Ok(plan) };
         if self.config().on_durable_down == OnDurableDown::Bypass {
-            self.work.route.metrics.bypassed.increment(u64::try_from(plan.unavailable_items).unwrap_or(u64::MAX));
+            self.work
+                .route
+                .metrics
+                .bypassed
+                .increment(u64::try_from(plan.unavailable_items).unwrap_or(u64::MAX));
             plan.unclaimed += plan.unavailable_items;
             return Ok(plan);
         }
@@ -155,7 +158,11 @@ impl Run<'_> {
             let count = claims.len();
             let landed = self.flow.ledger.settle(claims, settlement.clone()).await;
             self.work.route.metrics.settled(&settlement, count);
-            self.work.route.metrics.lease_lost.increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
+            self.work
+                .route
+                .metrics
+                .lease_lost
+                .increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
             if ending == Ending::Hold {
                 tracing::warn!(route = %config.name, key = self.key, "held: nobody knows whether the app has processed this event");
                 return self.done(answer::held(), Answer::Held, Said::Held.label());
@@ -226,9 +233,7 @@ impl Run<'_> {
 
     fn settlement(&self, ending: Ending, outcome: &Outcome) -> Settlement {
         match (ending, outcome) {
-            (Ending::Commit, Outcome::Answered(answer)) => {
-                Settlement::Commit(Arc::new(self.receipt(answer)))
-            }
+            (Ending::Commit, Outcome::Answered(answer)) => Settlement::Commit(Arc::new(self.receipt(answer))),
             (Ending::Hold, _) => Settlement::Hold,
             (Ending::Release, _) | (Ending::Commit, Outcome::NeverSent(_) | Outcome::Unknown(_)) => {
                 Settlement::Release

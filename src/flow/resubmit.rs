@@ -56,11 +56,12 @@ fn parse(wire: &Bytes) -> Result<Request<Bytes>, ResubmitError> {
     let mut head = httparse::Request::new(&mut slots);
     let length = match head.parse(wire) {
         Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) | Err(_) => return Err(ResubmitError::Unreadable("its head is broken")),
+        Ok(httparse::Status::Partial) | Err(_) => {
+            return Err(ResubmitError::Unreadable("its head is broken"));
+        }
     };
-    let mut request = Request::builder()
-        .method(head.method.unwrap_or_default())
-        .uri(head.path.unwrap_or_default());
+    let mut request =
+        Request::builder().method(head.method.unwrap_or_default()).uri(head.path.unwrap_or_default());
     for header in head.headers.iter() {
         request = request.header(header.name, header.value);
     }

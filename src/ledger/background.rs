@@ -37,8 +37,15 @@ pub(super) struct Work {
 
 #[derive(Debug)]
 enum Job {
-    Settle { claims: Vec<Claim>, settlement: Settlement },
-    Abandon { ask: SettleAsk, since: std::time::Instant, lease: Duration },
+    Settle {
+        claims: Vec<Claim>,
+        settlement: Settlement,
+    },
+    Abandon {
+        ask: SettleAsk,
+        since: std::time::Instant,
+        lease: Duration,
+    },
     /// The event, and when it was first claimed on this process's monotonic clock.
     CatchUp(HotOnly, std::time::Instant),
 }
@@ -87,7 +94,10 @@ impl Background {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if self.jobs.try_send(job).is_err() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            tracing::error!(jobs_max = JOBS_MAX, "a settlement was dropped: too many wait for the durable store");
+            tracing::error!(
+                jobs_max = JOBS_MAX,
+                "a settlement was dropped: too many wait for the durable store"
+            );
         }
     }
 }
@@ -106,7 +116,10 @@ impl Work {
         while let Some(job) = self.next().await {
             if let Err(job) = self.done(&ledger, job).await {
                 if tries_left == 0 {
-                    tracing::error!(unsettled = self.queue.len() + self.jobs.len() + 1, "stopped with unsettled claims; their leases will lapse");
+                    tracing::error!(
+                        unsettled = self.queue.len() + self.jobs.len() + 1,
+                        "stopped with unsettled claims; their leases will lapse"
+                    );
                     return;
                 }
                 tries_left -= 1;

@@ -275,12 +275,14 @@ impl Ledger {
     ) {
         let error = Arc::new(match error {
             DurableError::Full => LedgerError::Full,
-            other => LedgerError::DurableDown(other),
+            down @ (DurableError::Unavailable(_) | DurableError::Unfit(_)) => LedgerError::DurableDown(down),
         });
         let mut unmark = Vec::new();
         for item in claiming.open_mut() {
             match (on.without_durable, &item.hot_said) {
-                (WithoutDurable::HotOnly, Some(HotSeen::Claimed)) => item.first(1, Duration::ZERO, on, began, false),
+                (WithoutDurable::HotOnly, Some(HotSeen::Claimed)) => {
+                    item.first(1, Duration::ZERO, on, began, false)
+                }
                 (WithoutDurable::HotOnly, Some(HotSeen::Processing)) => item.in_flight(),
                 (WithoutDurable::HotOnly, Some(HotSeen::Done(_)) | None) | (WithoutDurable::Refuse, _) => {
                     if item.hot_said == Some(HotSeen::Claimed) {
@@ -391,7 +393,14 @@ impl Item {
         None
     }
 
-    fn first(&mut self, attempt: u32, age: Duration, on: &Conditions, began: std::time::Instant, durable: bool) {
+    fn first(
+        &mut self,
+        attempt: u32,
+        age: Duration,
+        on: &Conditions,
+        began: std::time::Instant,
+        durable: bool,
+    ) {
         let seat = self.seat.take().expect("only a seated item is asked for");
         self.verdict = Some(Verdict::First(Claim {
             key: self.ask.key.clone(),

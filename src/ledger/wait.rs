@@ -37,7 +37,11 @@ enum Waiting {
 /// How waiting ended.
 #[derive(Debug)]
 pub enum Waited {
-    Done { receipt: Arc<Receipt>, layer: Layer, conflict: Option<Fingerprint> },
+    Done {
+        receipt: Arc<Receipt>,
+        layer: Layer,
+        conflict: Option<Fingerprint>,
+    },
     Held,
     /// Still in flight, or not processed: the sender must come again.
     NotDone,
@@ -95,7 +99,8 @@ impl Ledger {
                 Ok(Watched::Watching) => POLL_PUSHED,
                 Ok(Watched::Absent) | Err(_) => POLL,
             };
-            match self.shared.durable.peek(vec![ask.key.digest()]).await.map(|mut seen| seen.pop().flatten()) {
+            match self.shared.durable.peek(vec![ask.key.digest()]).await.map(|mut seen| seen.pop().flatten())
+            {
                 Ok(Some(Seen::Done { receipt, fingerprint, .. })) => {
                     return Ended::Done(Arc::new(receipt), Layer::Waited, Some(fingerprint));
                 }
@@ -117,9 +122,11 @@ impl Ledger {
 
 fn waited(ask: &Ask, ended: Ended) -> Waited {
     match ended {
-        Ended::Done(receipt, layer, processed) => {
-            Waited::Done { receipt, layer, conflict: processed.filter(|processed| *processed != ask.fingerprint) }
-        }
+        Ended::Done(receipt, layer, processed) => Waited::Done {
+            receipt,
+            layer,
+            conflict: processed.filter(|processed| *processed != ask.fingerprint),
+        },
         Ended::Held => Waited::Held,
         Ended::Released | Ended::Unknown => Waited::NotDone,
     }

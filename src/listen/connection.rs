@@ -106,6 +106,10 @@ fn held(mut response: Response<Body>, under_way: UnderWay) -> Response<Body> {
     use http_body::Body as _;
     if !response.body().is_end_stream() {
         response.body_mut().hold(Box::new(under_way));
+    } else if response.status() == StatusCode::NOT_MODIFIED
+        && response.headers().contains_key(http::header::CONTENT_LENGTH)
+    {
+        *response.body_mut() = Body::absent();
     }
     response
 }
@@ -117,7 +121,10 @@ fn refusal(inadmissible: Inadmissible) -> Response<Body> {
     headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     if inadmissible.status() == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(http::header::ALLOW, http::HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+        headers.insert(
+            http::header::ALLOW,
+            http::HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+        );
     }
     response
 }

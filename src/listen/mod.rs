@@ -116,12 +116,10 @@ fn start<H: Handler>(
 
 /// A connection that died before we took it costs nothing; running out of sockets needs patience.
 async fn pause_after(error: &std::io::Error) {
-    use std::io::ErrorKind;
-    match error.kind() {
-        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted => {}
-        _ => {
-            tracing::warn!(%error, "no connection can be accepted");
-            tokio::time::sleep(OUT_OF_SOCKETS_PAUSE).await;
-        }
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        return;
     }
+    tracing::warn!(%error, "no connection can be accepted");
+    tokio::time::sleep(OUT_OF_SOCKETS_PAUSE).await;
 }

@@ -158,10 +158,9 @@ impl Watched {
 
     /// Reads and forgets until the peer has ended, or long enough.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let linger = self.linger.get_or_insert_with(|| Linger {
-            until: Box::pin(tokio::time::sleep(LINGER_MAX)),
-            bytes: 0,
-        });
+        let linger = self
+            .linger
+            .get_or_insert_with(|| Linger { until: Box::pin(tokio::time::sleep(LINGER_MAX)), bytes: 0 });
         let mut scratch = [0; 16 * 1024];
         while linger.bytes < LINGER_BYTES_MAX && linger.until.as_mut().poll(cx).is_pending() {
             let mut buffer = ReadBuf::new(&mut scratch);

@@ -90,6 +90,8 @@ mod tests {
             Provider::named("stirpe").unwrap_err().to_string(),
             "there is no provider \"stirpe\"; did you mean \"stripe\"?"
         );
-        assert!(Provider::named("zzzzzzzzzzzz").unwrap_err().to_string().contains("; there are hotmart, meta"));
+        assert!(
+            Provider::named("zzzzzzzzzzzz").unwrap_err().to_string().contains("; there are hotmart, meta")
+        );
     }
 }

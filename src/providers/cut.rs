@@ -17,7 +17,8 @@ impl Items {
     /// one that the items were found in.
     pub fn without(&self, body: &[u8], removed: &[usize]) -> Vec<u8> {
         let gone = self.gone(removed);
-        let mut lists: Vec<usize> = (0..gone.len()).filter(|node| gone[*node]).map(|node| self.list_of(node)).collect();
+        let mut lists: Vec<usize> =
+            (0..gone.len()).filter(|node| gone[*node]).map(|node| self.list_of(node)).collect();
         lists.sort_unstable();
         lists.dedup();
         let mut cuts = Vec::new();
@@ -59,7 +60,8 @@ impl Items {
             let mut left = vec![0_usize; nodes.len()];
             let mut went = vec![0_usize; nodes.len()];
             for item in &self.list {
-                let counts = if gone.get(item.node).copied().unwrap_or(false) { &mut went } else { &mut left };
+                let counts =
+                    if gone.get(item.node).copied().unwrap_or(false) { &mut went } else { &mut left };
                 let mut at = nodes.get(item.node).map_or(NONE, |node| node.parent);
                 while let Some(node) = nodes.get(at) {
                     counts[at] += 1;

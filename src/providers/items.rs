@@ -75,7 +75,8 @@ impl Item {
         let steps = match self.format {
             Format::Whole | Format::Json => &*self.steps,
             Format::Xml => {
-                let named = self.steps.iter().position(|step| *step == Step::Each).unwrap_or(self.steps.len());
+                let named =
+                    self.steps.iter().position(|step| *step == Step::Each).unwrap_or(self.steps.len());
                 &self.steps[named.saturating_sub(1)..]
             }
         };
@@ -105,7 +106,9 @@ impl ItemRules {
             Body::Json(tree, std::borrow::Cow::Borrowed(_)) => (tree, Format::Json),
             Body::Xml(tree) => (tree, Format::Xml),
             // Items inside a form's field can't be cut out of the form.
-            Body::Json(..) | Body::Form | Body::Unread(_) | Body::Unneeded => (Tree::default(), Format::Whole),
+            Body::Json(..) | Body::Form | Body::Unread(_) | Body::Unneeded => {
+                (Tree::default(), Format::Whole)
+            }
         };
         for (node, taken) in tree.nodes.iter_mut().zip(taken) {
             node.taken = taken;

@@ -42,7 +42,9 @@ impl PartText {
                 "?" => return Ok(Self { alternatives, optional: true }),
                 more => match more.strip_prefix('|') {
                     Some(next) => rest = next.trim_start(),
-                    None => return Err(format!("\"{more}\" is not understood; alternatives stand between |")),
+                    None => {
+                        return Err(format!("\"{more}\" is not understood; alternatives stand between |"));
+                    }
                 },
             }
         }
@@ -66,7 +68,9 @@ impl Selector {
             "header" => {
                 let (name, rest) = named(prefix, rest)?;
                 let header = HeaderName::from_bytes(name.as_bytes());
-                header.map(|name| (Self::Header(name), rest)).map_err(|_| format!("no header can be named \"{name}\""))
+                header
+                    .map(|name| (Self::Header(name), rest))
+                    .map_err(|_| format!("no header can be named \"{name}\""))
             }
             "query" => named(prefix, rest).map(|(name, rest)| (Self::Query(name.into()), rest)),
             "path" => named(prefix, rest).map(|(name, rest)| (Self::Path(name.into()), rest)),
@@ -97,7 +101,8 @@ fn bare_literal(text: &str) -> Result<(Selector, &str), String> {
     if text.is_empty() {
         return Err("a part must not be empty".into());
     }
-    let plain = |c: char| split_name(c.encode_utf8(&mut [0; 4])).1.is_empty() || matches!(c, '.' | '/' | ' ' | '+');
+    let plain =
+        |c: char| split_name(c.encode_utf8(&mut [0; 4])).1.is_empty() || matches!(c, '.' | '/' | ' ' | '+');
     if !text.chars().all(plain) {
         return Err(format!(
             "\"{text}\" could be more than one thing; a path begins with $, a literal with odd characters is written \

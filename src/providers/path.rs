@@ -57,7 +57,9 @@ pub(super) fn xml_steps(mut text: &str) -> Result<(Vec<Step>, &str), String> {
         } else if let Some(rest) = text.strip_prefix("[*]") {
             match steps.last() {
                 Some(Step::Member(_)) => steps.push(Step::Each),
-                Some(Step::Each | Step::At(_)) | None => return Err("[*] must follow an element's name".into()),
+                Some(Step::Each | Step::At(_)) | None => {
+                    return Err("[*] must follow an element's name".into());
+                }
             }
             text = rest;
         } else if text.starts_with('[') {
@@ -114,7 +116,8 @@ fn bracket(text: &str) -> Result<(Step, &str), String> {
     } else {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (digits, rest) = text.split_at(digits);
-        let position = digits.parse().map_err(|_| "in [ ] stands *, a position from 0, or a name in double quotes")?;
+        let position =
+            digits.parse().map_err(|_| "in [ ] stands *, a position from 0, or a name in double quotes")?;
         (Step::At(position), rest)
     };
     match rest.strip_prefix(']') {

@@ -120,7 +120,9 @@ impl ItemRules {
             return Err(whole("a key needs at least one part"));
         }
         if !parts.iter().any(|(_, part)| part.reads()) {
-            return Err(whole("a key of literals alone is the same for every event; add a part that tells them apart"));
+            return Err(whole(
+                "a key of literals alone is the same for every event; add a part that tells them apart",
+            ));
         }
         let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: Vec::new(), key: Some(parts) };
         let compiled = Compiled::new(vec![rule], &[], None).map_err(|fault| match fault.at {
@@ -198,7 +200,9 @@ pub(super) fn item_path(text: &str) -> Result<(Format, Vec<Step>), String> {
 
 impl Compiled {
     pub(super) fn new(
-        texts: Vec<RuleText>, envelopes: &[(Format, Vec<Step>)], json_in_form: Option<Box<str>>,
+        texts: Vec<RuleText>,
+        envelopes: &[(Format, Vec<Step>)],
+        json_in_form: Option<Box<str>>,
     ) -> Result<Self, RuleFault> {
         let mut compiled = Self { json_in_form, ..Self::default() };
         compiled.plant(&texts, envelopes)?;

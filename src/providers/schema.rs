@@ -113,7 +113,9 @@ impl Provider {
     /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body
     /// can put another key on it.
     pub fn unsigned_key_headers(&self) -> Vec<HeaderName> {
-        let signed = |name: &HeaderName| self.signature.as_ref().is_some_and(|scheme| scheme.signs_header(name.as_str()));
+        let signed = |name: &HeaderName| {
+            self.signature.as_ref().is_some_and(|scheme| scheme.signs_header(name.as_str()))
+        };
         self.rules.key_headers().into_iter().filter(|name| !signed(name)).collect()
     }
 }
@@ -194,15 +196,21 @@ fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {
     match selector {
         Selector::Header(name) if rest.is_empty() => Ok(Redact::Header(name)),
         Selector::Json(_) | Selector::Xml(_) if rest.is_empty() => Ok(Redact::Body(text.get_ref().clone())),
-        Selector::Header(_) | Selector::Json(_) | Selector::Xml(_) => Err((at, format!("\"{rest}\" is not understood"))),
-        Selector::Literal(_) | Selector::Relative(_) | Selector::Query(_) | Selector::Path(_) | Selector::Form(_) => {
-            Err((at, "only $ paths, xml: paths and headers can be redacted".into()))
+        Selector::Header(_) | Selector::Json(_) | Selector::Xml(_) => {
+            Err((at, format!("\"{rest}\" is not understood")))
         }
+        Selector::Literal(_)
+        | Selector::Relative(_)
+        | Selector::Query(_)
+        | Selector::Path(_)
+        | Selector::Form(_) => Err((at, "only $ paths, xml: paths and headers can be redacted".into())),
     }
 }
 
 fn compile(
-    items: Vec<ItemText>, envelopes: &[Spanned<String>], json_in_form: Option<String>,
+    items: Vec<ItemText>,
+    envelopes: &[Spanned<String>],
+    json_in_form: Option<String>,
 ) -> Result<ItemRules, Fault> {
     let mut texts = Vec::new();
     let mut spans = Vec::new();
@@ -251,7 +259,10 @@ impl ItemText {
             let at = text.span().start;
             let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
             if matches!(selector, Selector::Literal(_)) || !rest.is_empty() {
-                return Err((at, format!("\"{}\" is no path, header:, query:, form: or path: name", text.get_ref())));
+                return Err((
+                    at,
+                    format!("\"{}\" is no path, header:, query:, form: or path: name", text.get_ref()),
+                ));
             }
             spans.when.push(at);
             when.push((selector, test));
@@ -259,7 +270,9 @@ impl ItemText {
         let key = match (self.key, self.keyless) {
             (Some(key), false) => Some(read_key(key, &mut spans)?),
             (None, true) => None,
-            (Some(key), true) => return Err((key.span().start, "an item is keyless or has a key, not both".into())),
+            (Some(key), true) => {
+                return Err((key.span().start, "an item is keyless or has a key, not both".into()));
+            }
             (None, false) => return Err((path, "an item needs a key = [\"…\"], or keyless = true".into())),
         };
         Ok((RuleText { format, steps, when, key }, spans))
@@ -267,7 +280,8 @@ impl ItemText {
 }
 
 fn read_key(
-    key: Spanned<Vec<Spanned<String>>>, spans: &mut RuleSpans,
+    key: Spanned<Vec<Spanned<String>>>,
+    spans: &mut RuleSpans,
 ) -> Result<Vec<(String, PartText)>, Fault> {
     let start = key.span().start;
     let mut parts = Vec::new();
@@ -341,7 +355,8 @@ struct Span(Duration);
 impl TryFrom<String> for Span {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
-        let mend = || format!("\"{text}\" is no duration; write \"500ms\", \"90s\", \"5m\", \"72h\" or \"8d\"");
+        let mend =
+            || format!("\"{text}\" is no duration; write \"500ms\", \"90s\", \"5m\", \"72h\" or \"8d\"");
         let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(mend)?;
         let (number, unit) = text.split_at(digits);
         let millis = match unit {

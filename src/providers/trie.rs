@@ -54,13 +54,15 @@ impl Trie {
             let new = self.nodes.len();
             let node = &mut self.nodes[at];
             at = match step {
-                Step::Member(name) => match node.members.iter().find(|(known, _)| **known == *name.as_bytes()) {
-                    Some((_, next)) => *next,
-                    None => {
-                        node.members.push((name.as_bytes().into(), new));
-                        new
+                Step::Member(name) => {
+                    match node.members.iter().find(|(known, _)| **known == *name.as_bytes()) {
+                        Some((_, next)) => *next,
+                        None => {
+                            node.members.push((name.as_bytes().into(), new));
+                            new
+                        }
                     }
-                },
+                }
                 Step::Each if !node.positions.is_empty() => return Err(MIXED.into()),
                 Step::Each => *node.each.get_or_insert(new),
                 Step::At(_) if node.each.is_some() => return Err(MIXED.into()),

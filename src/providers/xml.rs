@@ -100,7 +100,11 @@ impl Scan<'_> {
 
     /// Records an element if the rules name it under `parent`.
     fn record(
-        &mut self, parent: usize, trie: usize, name: &[u8], start: usize,
+        &mut self,
+        parent: usize,
+        trie: usize,
+        name: &[u8],
+        start: usize,
     ) -> Result<Option<(usize, usize)>, Unread> {
         let members = &self.trie.node(trie).members;
         let Some(slot) = members.iter().position(|(wanted, _)| **wanted == *name) else { return Ok(None) };
@@ -138,7 +142,13 @@ impl Scan<'_> {
         Ok(Some((id, each)))
     }
 
-    fn element(&mut self, trie: usize, start: usize, parent: usize, position: usize) -> Result<usize, Unread> {
+    fn element(
+        &mut self,
+        trie: usize,
+        start: usize,
+        parent: usize,
+        position: usize,
+    ) -> Result<usize, Unread> {
         let id = self.tree.push(start, parent, position)?;
         self.tree.nodes[id].kind = Kind::Object;
         self.tree.nodes[id].envelope = self.trie.node(trie).envelope;

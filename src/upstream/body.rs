@@ -30,6 +30,8 @@ pub struct Body {
 enum Kind {
     #[default]
     Empty,
+    /// Empty, without saying so beforehand.
+    Absent,
     Full(Bytes),
     Stream(Stream),
 }
@@ -59,6 +61,12 @@ impl Body {
         Self::default()
     }
 
+    /// The body that an answer's `Content-Length` speaks of without bringing it (304): the server would drop the
+    /// header next to a body that it knows to be empty.
+    pub fn absent() -> Self {
+        Self { kind: Kind::Absent, held: None }
+    }
+
     /// Passes a body on as it comes, as long as it never pauses longer than `idle`.
     pub fn stream(incoming: Incoming, idle: Duration) -> Self {
         Self::of(incoming, idle, None, None)
@@ -78,7 +86,10 @@ impl Body {
         if incoming.is_end_stream() {
             return Self::empty(); // a lease given back here is ready as soon as hyper is
         }
-        Self { kind: Kind::Stream(Stream { incoming, idle, pause: None, progress, _lease: lease }), held: None }
+        Self {
+            kind: Kind::Stream(Stream { incoming, idle, pause: None, progress, _lease: lease }),
+            held: None,
+        }
     }
 
     /// Keeps `held` alive until the body has been sent or given up.
@@ -114,7 +125,7 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         match &mut self.kind {
-            Kind::Empty => Poll::Ready(None),
+            Kind::Empty | Kind::Absent => Poll::Ready(None),
             Kind::Full(bytes) => {
                 let frame = Frame::data(std::mem::take(bytes));
                 self.kind = Kind::Empty;
@@ -133,6 +144,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => true,
+            Kind::Absent => false,
             Kind::Full(bytes) => bytes.is_empty(),
             Kind::Stream(stream) => stream.incoming.is_end_stream(),
         }
@@ -141,6 +153,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Empty => SizeHint::with_exact(0),
+            Kind::Absent => SizeHint::default(),
             Kind::Full(bytes) => SizeHint::with_exact(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             Kind::Stream(stream) => stream.incoming.size_hint(),
         }
@@ -150,7 +163,7 @@ impl http_body::Body for Body {
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.kind {
-            Kind::Empty => f.write_str("Empty"),
+            Kind::Empty | Kind::Absent => f.write_str("Empty"),
             Kind::Full(bytes) => write!(f, "Full({} bytes)", bytes.len()),
             Kind::Stream(_) => f.write_str("Stream"),
         }

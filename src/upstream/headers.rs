@@ -32,8 +32,14 @@ const CLAIMS: [HeaderName; 6] = [
 ];
 
 /// Meant for one hop, whatever `Connection` says.
-const HOP_BY_HOP: [HeaderName; 6] =
-    [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TRANSFER_ENCODING, HTTP2_SETTINGS];
+const HOP_BY_HOP: [HeaderName; 6] = [
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TRANSFER_ENCODING,
+    HTTP2_SETTINGS,
+];
 
 /// Who is at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -169,8 +169,7 @@ impl Upstream {
         loop {
             tries += 1;
             let connection = self.connection(target, &pool, tries == TRIES_MAX).await;
-            let connection =
-                connection.map_err(|cause| Failed::never_sent(UpstreamError::Connect(cause)))?;
+            let connection = connection.map_err(|cause| Failed::never_sent(UpstreamError::Connect(cause)))?;
             prepare(&mut request, target, &asked, connection.version())
                 .map_err(|cause| Failed::never_sent(UpstreamError::Broken(cause)))?;
             *sent = true;
@@ -201,13 +200,15 @@ impl Upstream {
                 return Ok(Connection::Http1(lease));
             }
         }
+        // Boxed, as it is rare and large: a request's future would carry the room for a handshake with it.
+        let connecting = Box::pin(self.connector.connect(target, pool));
         if !target.http2 {
-            return self.connector.connect(target, pool).await;
+            return connecting.await;
         }
         let _making = pool.making.lock().await;
         match pool.shared() {
             Some(sender) if !fresh => Ok(Connection::Http2(sender)),
-            Some(_) | None => self.connector.connect(target, pool).await,
+            Some(_) | None => connecting.await,
         }
     }
 

@@ -17,11 +17,7 @@ pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: O
         return format!("{}{path}", base.trim_end_matches('/'));
     }
     let said = |name: &str, parameter: &str| {
-        if caller.trusted {
-            first(headers, name).or_else(|| forwarded(headers, parameter))
-        } else {
-            None
-        }
+        if caller.trusted { first(headers, name).or_else(|| forwarded(headers, parameter)) } else { None }
     };
     let scheme = said("x-forwarded-proto", "proto")
         .unwrap_or_else(|| if caller.secure { "https" } else { "http" }.to_owned());
@@ -102,7 +98,10 @@ mod tests {
             ("x-forwarded-proto", "https, http"),
             ("x-forwarded-host", "hooks.example:8443"),
         ]);
-        let rfc = headers(&[("host", "inside"), ("forwarded", "for=1.2.3.4;Proto=https;host=\"h.example\", for=b")]);
+        let rfc = headers(&[
+            ("host", "inside"),
+            ("forwarded", "for=1.2.3.4;Proto=https;host=\"h.example\", for=b"),
+        ]);
         let path = "/h/a%2Fb//d/./e?x=%20+&&z";
         let table = [
             (&plain, &stranger, None, "http://hooks.example:8443"),

@@ -1,27 +1,565 @@
-//! The hot store: one suite on both kinds, and what Redis may do to us.
+//! The hot store: one suite on both kinds, and what a Redis may do to a gateway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc::Receiver;
+use tokio_util::task::TaskTracker;
+use umavez::clock::UnixMillis;
+use umavez::config::{Hot as HotConfig, RedisConfig, Secret};
+use umavez::ledger::hot::{
+    BreakerState, Done, Hot, HotAsk, HotDone, HotError, HotOpenError, HotSeen, Watched,
+};
+use umavez::ledger::{Digest, EventKey, Fence, Fingerprint, Receipt};
 
 use crate::support::redis::{Cluster, Redis, Reply, Sentinels};
 
-#[tokio::test]
-async fn servers_start() {
-    let mut plain = Redis::start().await;
-    assert_eq!(plain.command(&["SET", "a", "b"]).await, Reply::Simple("OK".into()));
-    plain.restart().await;
-    assert_eq!(plain.command(&["GET", "a"]).await, Reply::Nil);
-    let _tls = Redis::builder().tls().start().await;
-    let user = Redis::builder().acl_user("umavez", "pw").start().await;
-    println!("{}", user.url());
-    user.command(&["PING"]).await;
+const LEASE: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_secs(600);
+
+/// A hot store as one node has it: a handle, what other nodes tell, and the tasks behind both.
+struct Node {
+    hot: Hot,
+    pushes: Receiver<Digest>,
+    tracker: TaskTracker,
+}
+
+impl Node {
+    async fn open(config: &HotConfig) -> Self {
+        let tracker = TaskTracker::new();
+        let (hot, pushes) = Hot::open(config, &tracker).await.expect("the configuration is right");
+        Self { hot, pushes, tracker }
+    }
+
+    async fn on(url: &str) -> Self {
+        Self::open(&redis_config(url)).await
+    }
+
+    async fn in_memory() -> Self {
+        Self::open(&HotConfig::Memory { bytes_max: 8 << 20 }).await
+    }
+
+    /// Everything that the store started has ended.
+    async fn end(self) {
+        self.hot.close();
+        self.tracker.close();
+        within("the tasks end", self.tracker.wait()).await;
+    }
+
+    async fn claims(&self, key: &EventKey, fence: i64) -> HotSeen {
+        self.try_claim(key, fence).await.expect("the store answers")
+    }
+
+    async fn try_claim(&self, key: &EventKey, fence: i64) -> Result<HotSeen, HotError> {
+        let seen = self.hot.claim(&[ask(key, fence)]).await?;
+        assert_eq!(seen.len(), 1);
+        Ok(seen.into_iter().next().unwrap())
+    }
+
+    /// Waits until the breaker stands as said; a lost server is noticed by the first call.
+    async fn breaker_becomes(&self, state: BreakerState) {
+        let probe = key("breaker");
+        let turned = async {
+            while self.hot.breaker_state() != state {
+                self.try_claim(&probe, 1).await.ok();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within("the breaker turns", turned).await;
+    }
+}
+
+fn redis_config(url: &str) -> HotConfig {
+    HotConfig::Redis(RedisConfig {
+        url: Secret(Arc::from(url)),
+        prefix: "dedup".to_owned(),
+        timeout: Duration::from_millis(500),
+    })
+}
+
+fn impatient(url: &str) -> HotConfig {
+    HotConfig::Redis(RedisConfig {
+        url: Secret(Arc::from(url)),
+        prefix: "dedup".to_owned(),
+        timeout: Duration::from_millis(50),
+    })
+}
+
+fn key(id: &str) -> EventKey {
+    EventKey::new("hotmart", &[id])
+}
+
+fn ask(key: &EventKey, fence: i64) -> HotAsk {
+    HotAsk { key: key.clone(), fence: Fence(fence), mark_ttl: LEASE }
+}
+
+fn made(body: &str) -> Done {
+    let headers = vec![("content-type".parse().unwrap(), "text/plain".parse().unwrap())];
+    let body = Some(Bytes::copy_from_slice(body.as_bytes()));
+    let receipt = Receipt { status: 201, headers, body, at: UnixMillis(1_764_536_400_000) };
+    Done { fingerprint: Fingerprint(-42), receipt: Some(receipt) }
+}
+
+fn end(key: &EventKey, done: &Done) -> HotDone {
+    HotDone { key: key.clone(), done: done.clone(), ttl: WINDOW }
+}
+
+/// Ten seconds for what takes milliseconds, on any machine.
+async fn within<T>(what: &str, happens: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(10), happens)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+// The suite: what holds on every hot store. `a` and `b` are two nodes (or, in memory, two handles of one).
+
+async fn an_event_is_claimed_once_among_many(a: &Node, b: &Hot) {
+    for round in 0..20 {
+        let key = key(&format!("parallel {round}"));
+        let asks = (1..=50).map(|fence| {
+            let (key, hot) = (key.clone(), if fence % 2 == 0 { &a.hot } else { b });
+            async move { hot.claim(&[ask(&key, fence)]).await.unwrap() }
+        });
+        let seen: Vec<HotSeen> = futures_util::future::join_all(asks).await.into_iter().flatten().collect();
+        assert_eq!(seen.iter().filter(|seen| **seen == HotSeen::Claimed).count(), 1);
+        assert_eq!(seen.iter().filter(|seen| **seen == HotSeen::Processing).count(), 49);
+    }
+}
+
+async fn the_same_fence_finds_its_own_mark(a: &Node) {
+    let key = key("lost acknowledgement");
+    assert_eq!(a.claims(&key, 7).await, HotSeen::Claimed);
+    assert_eq!(a.claims(&key, 7).await, HotSeen::Claimed);
+    assert_eq!(a.claims(&key, 8).await, HotSeen::Processing);
+}
+
+async fn a_done_event_is_known_with_its_receipt(a: &Node, b: &Hot) {
+    let odd = Done {
+        receipt: Some(Receipt { body: None, ..made("").receipt.unwrap() }),
+        fingerprint: Fingerprint(i64::MAX),
+    };
+    let bare = Done { receipt: None, fingerprint: Fingerprint(0) };
+    for (id, done) in [("a", &made("made\n\n\u{0}ü")), ("b", &made("")), ("c", &odd), ("d", &bare)] {
+        let key = key(&format!("done {id}"));
+        assert_eq!(a.claims(&key, 1).await, HotSeen::Claimed);
+        a.hot.done(vec![end(&key, done)]).await.unwrap();
+        assert_eq!(b.claim(&[ask(&key, 2)]).await.unwrap(), [HotSeen::Done(done.clone())]);
+    }
+    let long = made(&"x".repeat(5000));
+    let key = key("long receipt");
+    a.hot.warm(end(&key, &long)).await.unwrap();
+    assert_eq!(a.claims(&key, 1).await, HotSeen::Done(Done { receipt: None, ..long }));
+}
+
+async fn a_batch_is_answered_in_order(a: &Node) {
+    let keys: Vec<EventKey> = (0..200).map(|id| key(&format!("batch {id}"))).collect();
+    let ends = keys.iter().step_by(2).map(|key| end(key, &made(key.text()))).collect();
+    a.hot.done(ends).await.unwrap();
+    let asks: Vec<HotAsk> = keys.iter().map(|key| ask(key, 1)).collect();
+    let seen = a.hot.claim(&asks).await.unwrap();
+    for (index, (key, seen)) in keys.iter().zip(&seen).enumerate() {
+        let right = if index % 2 == 0 { HotSeen::Done(made(key.text())) } else { HotSeen::Claimed };
+        assert_eq!(*seen, right);
+    }
+    assert_eq!(seen.len(), keys.len());
+    assert_eq!(a.hot.claim(&[]).await.unwrap(), []);
+}
+
+async fn only_its_own_fence_releases_a_mark(a: &Node) {
+    let key = key("released");
+    assert_eq!(a.claims(&key, 1).await, HotSeen::Claimed);
+    a.hot.release(vec![(key.clone(), Fence(2))]).await.unwrap();
+    assert_eq!(a.claims(&key, 3).await, HotSeen::Processing);
+    a.hot.release(vec![(key.clone(), Fence(1))]).await.unwrap();
+    assert_eq!(a.claims(&key, 3).await, HotSeen::Claimed);
+    a.hot.done(vec![end(&key, &made("kept"))]).await.unwrap();
+    a.hot.release(vec![(key.clone(), Fence(3))]).await.unwrap();
+    assert_eq!(a.claims(&key, 4).await, HotSeen::Done(made("kept")));
+    a.hot.forget(&key).await.unwrap();
+    assert_eq!(a.claims(&key, 5).await, HotSeen::Claimed);
+}
+
+async fn who_watches_an_event_is_told_of_its_end(a: &Node, b: &Hot, told: &mut Receiver<Digest>) {
+    let [finished, failed, quiet] = ["finished", "failed", "quiet"].map(|id| key(&format!("watched {id}")));
+    for key in [&finished, &failed, &quiet] {
+        assert_eq!(b.watch(key).await.unwrap(), Watched::Absent);
+        assert_eq!(a.claims(key, 1).await, HotSeen::Claimed);
+    }
+    assert_eq!(b.watch(&finished).await.unwrap(), Watched::Watching);
+    assert_eq!(b.watch(&failed).await.unwrap(), Watched::Watching);
+    assert_eq!(b.watch(&failed).await.unwrap(), Watched::Watching);
+    a.hot.done(vec![end(&quiet, &made("quiet"))]).await.unwrap();
+    a.hot.done(vec![end(&finished, &made("finished"))]).await.unwrap();
+    assert_eq!(within("told of the success", told.recv()).await, Some(finished.digest()));
+    a.hot.release(vec![(failed.clone(), Fence(1))]).await.unwrap();
+    assert_eq!(within("told of the release", told.recv()).await, Some(failed.digest()));
+    assert_eq!(b.watch(&finished).await.unwrap(), Watched::Done(made("finished")));
+    assert_eq!(b.watch(&failed).await.unwrap(), Watched::Absent);
+}
+
+async fn a_watched_mark_still_answers_to_its_fence(a: &Node) {
+    let key = key("watched by its own");
+    assert_eq!(a.claims(&key, 1).await, HotSeen::Claimed);
+    assert_eq!(a.hot.watch(&key).await.unwrap(), Watched::Watching);
+    assert_eq!(a.claims(&key, 1).await, HotSeen::Claimed);
+    assert_eq!(a.claims(&key, 2).await, HotSeen::Processing);
+}
+
+async fn any_key_a_provider_can_send_is_one_event(a: &Node) {
+    let long = "x".repeat(10_000);
+    let ids: [&[u8]; 8] =
+        [b"ev\0t", b"evt", b"ev", b"k\xe91", b"\r\n*1\r\n", b"{1}{2}", " ü ".as_bytes(), long.as_bytes()];
+    for round in [HotSeen::Claimed, HotSeen::Processing] {
+        for (fence, id) in (1..).zip(ids) {
+            let fence = if round == HotSeen::Claimed { fence } else { 100 };
+            assert_eq!(a.claims(&EventKey::new("odd", &[id]), fence).await, round);
+        }
+    }
+}
+
+async fn marks_and_ends_lapse(a: &Node) {
+    let (mark, done) = (key("short mark"), key("short end"));
+    let short = Duration::from_millis(300);
+    a.hot.claim(&[HotAsk { mark_ttl: short, ..ask(&mark, 1) }]).await.unwrap();
+    assert_eq!(a.hot.watch(&mark).await.unwrap(), Watched::Watching);
+    a.hot.done(vec![HotDone { ttl: short, ..end(&done, &made("")) }]).await.unwrap();
+    for key in [mark, done] {
+        let lapsed = async {
+            while a.claims(&key, 2).await != HotSeen::Claimed {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        within("it lapses", lapsed).await;
+    }
+}
+
+async fn everything_holds(mut a: Node, b: &Hot, b_is_told: Option<&mut Receiver<Digest>>) -> Node {
+    an_event_is_claimed_once_among_many(&a, b).await;
+    the_same_fence_finds_its_own_mark(&a).await;
+    a_done_event_is_known_with_its_receipt(&a, b).await;
+    a_batch_is_answered_in_order(&a).await;
+    only_its_own_fence_releases_a_mark(&a).await;
+    a_watched_mark_still_answers_to_its_fence(&a).await;
+    any_key_a_provider_can_send_is_one_event(&a).await;
+    marks_and_ends_lapse(&a).await;
+    match b_is_told {
+        Some(told) => who_watches_an_event_is_told_of_its_end(&a, b, told).await,
+        None => {
+            let (_none, nothing) = tokio::sync::mpsc::channel(1);
+            let mut told = std::mem::replace(&mut a.pushes, nothing);
+            who_watches_an_event_is_told_of_its_end(&a, b, &mut told).await;
+        }
+    }
+    a
+}
+
+/// The suite on two nodes of one Redis.
+async fn everything_holds_on(url: &str) {
+    let a = Node::on(url).await;
+    let mut b = Node::on(url).await;
+    // Nobody hears a push before it subscribed: wait for one that comes through.
+    let heard = async {
+        for round in 0.. {
+            let key = key(&format!("first push {round}"));
+            a.claims(&key, 1).await;
+            b.hot.watch(&key).await.unwrap();
+            a.hot.release(vec![(key.clone(), Fence(1))]).await.unwrap();
+            let told = tokio::time::timeout(Duration::from_millis(100), b.pushes.recv()).await;
+            if told == Ok(Some(key.digest())) {
+                return;
+            }
+        }
+    };
+    within("the other node hears", heard).await;
+    let a = everything_holds(a, &b.hot, Some(&mut b.pushes)).await;
+    assert_eq!(a.hot.breaker_state(), BreakerState::Closed);
+    a.end().await;
+    b.end().await;
 }
 
 #[tokio::test]
-async fn cluster_starts() {
+async fn the_hot_store_in_memory_holds() {
+    let a = Node::in_memory().await;
+    let b = a.hot.on_this_worker().await;
+    everything_holds(a, &b, None).await.end().await;
+}
+
+#[tokio::test]
+async fn the_hot_store_in_redis_holds() {
+    let redis = Redis::start().await;
+    everything_holds_on(&redis.url()).await;
+    for key in redis.keys().await {
+        let left = redis.command(&["PTTL", &key]).await.integer();
+        let longest = i64::try_from(WINDOW.as_millis()).unwrap();
+        assert!((0..=longest).contains(&left) || left == -2, "{key} lives {left} ms");
+    }
+}
+
+#[tokio::test]
+async fn the_hot_store_in_redis_holds_over_tls() {
+    let redis = Redis::builder().tls().start().await;
+    let ca = redis.ca_file();
+    everything_holds_on(&format!("{}?ca={}", redis.url(), ca.display())).await;
+}
+
+#[tokio::test]
+async fn a_stranger_s_certificate_is_not_trusted() {
+    let redis = Redis::builder().tls().start().await;
+    let stranger = Redis::builder().tls().start().await;
+    let url = format!("{}?ca={}", redis.url(), stranger.ca_file().display());
+    let node = Node::on(&url).await;
+    assert!(matches!(node.try_claim(&key("tls"), 1).await, Err(HotError::Resting)));
+}
+
+#[tokio::test]
+async fn an_acl_user_with_few_rights_suffices() {
+    let redis = Redis::builder().acl_user("umavez", "p:w/%").start().await;
+    everything_holds_on(&redis.url().replace("p:w/%", "p%3Aw%2F%25")).await;
+}
+
+#[tokio::test]
+async fn the_hot_store_in_a_cluster_holds() {
     let cluster = Cluster::start().await;
-    println!("{}", cluster.url());
+    everything_holds_on(&cluster.url()).await;
+    assert!(cluster.keys().await.len() > 200);
 }
 
 #[tokio::test]
-async fn sentinels_start() {
-    let s = Sentinels::start().await;
-    println!("{}", s.url());
+async fn a_failover_under_sentinel_is_followed() {
+    let mut sentinels = Sentinels::start().await;
+    let node = Node::on(&sentinels.url()).await;
+    assert_eq!(node.claims(&key("before"), 1).await, HotSeen::Claimed);
+    sentinels.master.kill().await;
+    node.breaker_becomes(BreakerState::Open).await;
+    node.breaker_becomes(BreakerState::Closed).await;
+    assert_eq!(node.claims(&key("after"), 1).await, HotSeen::Claimed);
+    assert!(sentinels.replica.keys().await.contains(&"dedup:hotmart:after".to_owned()));
+}
+
+#[tokio::test]
+async fn an_operator_can_read_what_redis_holds() {
+    let redis = Redis::start().await;
+    let node = Node::on(&redis.url()).await;
+    let (running, finished) = (key("3f0c8b51"), EventKey::new("hotmart", &["x".repeat(200)]));
+    node.claims(&running, 77).await;
+    node.hot.done(vec![end(&finished, &made("hello"))]).await.unwrap();
+    assert_eq!(redis.command(&["GET", "dedup:hotmart:3f0c8b51"]).await.text(), "processing - 77");
+    let name = format!("dedup:#{}", finished.digest());
+    assert_eq!(
+        redis.command(&["GET", &name]).await.text(),
+        "done 201 ffffffffffffffd6 1764536400000 5\ncontent-type: text/plain\n\nhello"
+    );
+    let left = redis.command(&["PTTL", "dedup:hotmart:3f0c8b51"]).await.integer();
+    assert!((1..=60_000).contains(&left));
+}
+
+#[tokio::test]
+async fn what_somebody_else_wrote_is_never_a_verdict() {
+    let redis = Redis::start().await;
+    let node = Node::on(&redis.url()).await;
+    for value in ["", "1", "done", "done 200", "done 200 x 1 0\n\n", "processing", "OK"] {
+        redis.command(&["SET", "dedup:hotmart:odd", value]).await;
+        assert_eq!(node.claims(&key("odd"), 1).await, HotSeen::Processing, "{value:?}");
+        assert_eq!(node.hot.watch(&key("odd")).await.unwrap(), Watched::Absent, "{value:?}");
+        node.hot.release(vec![(key("odd"), Fence(1))]).await.unwrap();
+        assert_eq!(redis.command(&["GET", "dedup:hotmart:odd"]).await.text(), value);
+    }
+    redis.command(&["DEL", "dedup:hotmart:odd"]).await;
+    redis.command(&["LPUSH", "dedup:hotmart:odd", "x"]).await;
+    for _ in 0..10 {
+        assert!(matches!(node.try_claim(&key("odd"), 1).await, Err(HotError::Refused(_))));
+    }
+    assert_eq!(node.claims(&key("even"), 1).await, HotSeen::Claimed, "one odd key rests nobody");
+}
+
+#[tokio::test]
+async fn value_and_expiry_are_always_one_command() {
+    let redis = Redis::start().await;
+    let node = Node::on(&redis.url()).await;
+    let mut monitor = redis.connect().await.unwrap();
+    assert_eq!(monitor.ask(&[b"MONITOR"]).await.unwrap(), Reply::Simple("OK".to_owned()));
+    for id in 0..1000_i64 {
+        let key = key(&id.to_string());
+        node.claims(&key, id + 1).await;
+        match id % 4 {
+            0 => node.hot.done(vec![end(&key, &made(""))]).await.unwrap(),
+            1 => node.hot.release(vec![(key, Fence(id + 1))]).await.unwrap(),
+            2 => assert_eq!(node.hot.watch(&key).await.unwrap(), Watched::Watching),
+            _ => {}
+        }
+    }
+    redis.command(&["SET", "the last word", "x"]).await;
+    loop {
+        let line = within("redis reports its commands", monitor.next()).await.unwrap().text();
+        if line.contains("the last word") {
+            break;
+        }
+        let command = line.to_ascii_uppercase();
+        let sets = command.contains("\"SET\"");
+        assert!(!sets || command.contains("\"PX\""), "{line}");
+        assert!(!command.contains("EXPIRE\""), "{line}");
+    }
+    let keys = redis.keys().await;
+    assert!(keys.len() >= 750);
+    for key in keys.iter().filter(|key| key.starts_with("dedup:")) {
+        assert!(redis.command(&["PTTL", key]).await.integer() != -1, "{key} would live for ever");
+    }
+}
+
+#[tokio::test]
+async fn a_stalled_redis_costs_a_few_requests_their_deadline_and_the_rest_nothing() {
+    let redis = Redis::start().await;
+    let node = Node::open(&impatient(&redis.url())).await;
+    assert_eq!(node.claims(&key("before"), 1).await, HotSeen::Claimed);
+    redis.stall().await;
+    let mut slow = 0;
+    loop {
+        match node.try_claim(&key("meanwhile"), 5).await {
+            Err(HotError::Slow(_)) => slow += 1,
+            Err(HotError::Resting) => break,
+            other => panic!("a stalled redis said {other:?}"),
+        }
+    }
+    assert_eq!(slow, 3);
+    assert_eq!(node.hot.breaker_state(), BreakerState::Open);
+    for _ in 0..1000 {
+        assert!(matches!(node.try_claim(&key("meanwhile"), 5).await, Err(HotError::Resting)));
+    }
+    assert_eq!((node.hot.counts().slow, node.hot.counts().opened), (3, 1));
+    redis.resume().await;
+    node.breaker_becomes(BreakerState::Closed).await;
+    // What timed out here had landed there: the fence knows it again.
+    assert_eq!(node.claims(&key("meanwhile"), 5).await, HotSeen::Claimed);
+    assert_eq!(node.claims(&key("before"), 2).await, HotSeen::Processing);
+}
+
+#[tokio::test]
+async fn a_long_stall_ends_too() {
+    let redis = Redis::start().await;
+    let node = Node::open(&impatient(&redis.url())).await;
+    redis.stall().await;
+    node.breaker_becomes(BreakerState::Open).await;
+    // Long enough for the probes to give the old connection up.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    redis.resume().await;
+    node.breaker_becomes(BreakerState::Closed).await;
+    assert_eq!(node.claims(&key("after"), 1).await, HotSeen::Claimed);
+}
+
+#[tokio::test]
+async fn a_restarted_redis_is_used_again_and_its_pushes_come_through() {
+    let mut redis = Redis::start().await;
+    let mut node = Node::on(&redis.url()).await;
+    let worker = node.hot.on_this_worker().await;
+    assert_eq!(node.claims(&key("a"), 1).await, HotSeen::Claimed);
+    redis.kill().await;
+    node.breaker_becomes(BreakerState::Open).await;
+    assert!(matches!(node.try_claim(&key("a"), 2).await, Err(HotError::Resting)));
+    redis.restart().await;
+    let back = async {
+        while worker.claim(&[ask(&key("b"), 1)]).await.is_err() || node.try_claim(&key("a"), 3).await.is_err()
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("both connections are back", back).await;
+    let heard = async {
+        for round in 0.. {
+            let key = key(&format!("push {round}"));
+            node.claims(&key, 1).await;
+            worker.watch(&key).await.unwrap();
+            node.hot.release(vec![(key.clone(), Fence(1))]).await.unwrap();
+            if tokio::time::timeout(Duration::from_millis(100), node.pushes.recv()).await.is_ok() {
+                return;
+            }
+        }
+    };
+    within("pushes are heard again", heard).await;
+    assert_eq!(node.hot.breaker_state(), BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn a_redis_that_is_down_at_the_start_is_found_when_it_comes() {
+    let mut redis = Redis::start().await;
+    redis.kill().await;
+    let node = Node::on(&redis.url()).await;
+    assert!(matches!(node.try_claim(&key("early"), 1).await, Err(HotError::Resting)));
+    redis.restart().await;
+    node.breaker_becomes(BreakerState::Closed).await;
+    assert_eq!(node.claims(&key("late"), 1).await, HotSeen::Claimed);
+}
+
+#[tokio::test]
+async fn a_flushed_redis_is_new_and_warm_again() {
+    let redis = Redis::start().await;
+    let node = Node::on(&redis.url()).await;
+    node.hot.done(vec![end(&key("a"), &made("kept"))]).await.unwrap();
+    redis.flush().await;
+    redis.command(&["SCRIPT", "FLUSH"]).await;
+    assert_eq!(node.claims(&key("a"), 1).await, HotSeen::Claimed);
+    node.hot.warm(end(&key("a"), &made("kept"))).await.unwrap();
+    assert_eq!(node.claims(&key("a"), 2).await, HotSeen::Done(made("kept")));
+    assert_eq!(node.hot.watch(&key("a")).await.unwrap(), Watched::Done(made("kept")));
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_no_writes_rests_and_is_never_a_verdict() {
+    let redis = Redis::start().await;
+    let node = Node::on(&redis.url()).await;
+    node.hot.done(vec![end(&key("a"), &made("kept"))]).await.unwrap();
+    let set = async |name: &str, value: &str| {
+        assert_eq!(redis.command(&["CONFIG", "SET", name, value]).await.text(), "OK");
+    };
+    set("maxmemory", "1").await; // OOM
+    node.breaker_becomes(BreakerState::Open).await;
+    set("maxmemory", "0").await;
+    node.breaker_becomes(BreakerState::Closed).await;
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await; // READONLY
+    node.breaker_becomes(BreakerState::Open).await;
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    node.breaker_becomes(BreakerState::Closed).await;
+    assert_eq!(node.claims(&key("new"), 1).await, HotSeen::Claimed);
+}
+
+#[tokio::test]
+async fn a_wrong_url_is_told_at_the_start_without_its_password() {
+    let wrong = [
+        "localhost:6379",
+        "http://u:hush@localhost",
+        "redis://",
+        "redis://u:hush@localhost:99999",
+        "redis-sentinel://u:hush@localhost",
+        "redis://localhost?ca=/etc/x.pem",
+        "rediss://localhost?ca=/nonexistent/ca.pem",
+    ];
+    for url in wrong {
+        let failed: HotOpenError =
+            Hot::open(&redis_config(url), &TaskTracker::new()).await.expect_err("it cannot be opened");
+        let told = format!("{failed} {failed:?}");
+        assert!(!told.contains("hush"), "{told}");
+        println!("{url} {failed}");
+    }
+}
+
+#[tokio::test]
+async fn memory_stays_within_its_bytes_and_falls_back() {
+    let node = Node::open(&HotConfig::Memory { bytes_max: 1 << 20 }).await;
+    let short = Duration::from_millis(500);
+    for id in 0..20_000 {
+        node.hot.claim(&[HotAsk { mark_ttl: short, ..ask(&key(&id.to_string()), 1) }]).await.unwrap();
+    }
+    let bounded = async {
+        while node.hot.bytes() > 1 << 20 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("it is bounded", bounded).await;
+    let emptied = async {
+        while node.hot.bytes() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("it falls back when idle", emptied).await;
+    node.end().await;
 }

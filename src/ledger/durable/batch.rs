@@ -45,8 +45,8 @@ impl Outcome {
 
     /// What a settlement got. Rows that were not ended must have been read into `met`.
     pub(super) fn settle(&self, ask: &SettleAsk) -> Settled {
-        let recorded = self.ended.contains(&ask.digest)
-            || self.met.get(&ask.digest).is_some_and(|row| row.records(ask));
+        let recorded =
+            self.ended.contains(&ask.digest) || self.met.get(&ask.digest).is_some_and(|row| row.records(ask));
         if recorded { Settled::Recorded } else { Settled::LeaseLost }
     }
 

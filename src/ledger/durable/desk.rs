@@ -13,15 +13,25 @@ pub(super) enum Ask {
     /// Rows as claims see them.
     Peek(Vec<Digest>),
     Look(Digest),
-    Held { limit: i64 },
-    Actions { limit: i64 },
+    Held {
+        limit: i64,
+    },
+    Actions {
+        limit: i64,
+    },
     Payload(u128),
     Ping,
-    Change { digest: Digest, change: Override, actor: String },
+    Change {
+        digest: Digest,
+        change: Override,
+        actor: String,
+    },
     /// Which events came with another body, and that body's fingerprint.
     Conflicts(Vec<(Digest, Fingerprint)>),
     CatchUp(Vec<HotOnly>),
-    Sweep { limit: i64 },
+    Sweep {
+        limit: i64,
+    },
 }
 
 /// The answer to the question of the same name.

@@ -75,7 +75,11 @@ impl Writer {
             if !self.keeper.connected() {
                 let alive = if down { self.probe(&stop).await } else { self.reconnect().await };
                 if down == alive {
-                    tracing::warn!(up = alive, "the durable store {}", if alive { "is back" } else { "is down" });
+                    tracing::warn!(
+                        up = alive,
+                        "the durable store {}",
+                        if alive { "is back" } else { "is down" }
+                    );
                 }
                 down = !alive;
                 if down {
@@ -268,7 +272,10 @@ impl Queues {
     }
 
     fn ended(&self) -> bool {
-        self.claims.is_closed() && self.settles.is_closed() && self.claims.is_empty() && self.settles.is_empty()
+        self.claims.is_closed()
+            && self.settles.is_closed()
+            && self.claims.is_empty()
+            && self.settles.is_empty()
     }
 }
 

@@ -125,34 +125,35 @@ impl Durable {
 
     /// One event's row, for people.
     pub async fn look(&self, digest: Digest) -> Result<Option<Record>, DurableError> {
-        match self.ask(&self.reads, Ask::Look(digest)).await? {
-            Reply::Look(record) => Ok(record.map(|record| *record)),
-            other => unreachable!("a look gives a record, not {other:?}"),
-        }
+        let Reply::Look(record) = self.ask(&self.reads, Ask::Look(digest)).await? else {
+            unreachable!("a look gives a record")
+        };
+        Ok(record.map(|record| *record))
     }
 
     /// Events that wait for a person, the oldest first.
     pub async fn held(&self, limit: usize) -> Result<Vec<Record>, DurableError> {
-        match self.ask(&self.reads, Ask::Held { limit: number(limit) }).await? {
-            Reply::Held(records) => Ok(records),
-            other => unreachable!("held gives records, not {other:?}"),
-        }
+        let Reply::Held(records) = self.ask(&self.reads, Ask::Held { limit: number(limit) }).await? else {
+            unreachable!("held gives records")
+        };
+        Ok(records)
     }
 
     /// What people changed, the latest first.
     pub async fn actions(&self, limit: usize) -> Result<Vec<Action>, DurableError> {
-        match self.ask(&self.reads, Ask::Actions { limit: number(limit) }).await? {
-            Reply::Actions(actions) => Ok(actions),
-            other => unreachable!("actions give actions, not {other:?}"),
-        }
+        let Reply::Actions(actions) = self.ask(&self.reads, Ask::Actions { limit: number(limit) }).await?
+        else {
+            unreachable!("actions give actions")
+        };
+        Ok(actions)
     }
 
     /// A stored request.
     pub async fn payload(&self, id: u128) -> Result<Option<Payload>, DurableError> {
-        match self.ask(&self.reads, Ask::Payload(id)).await? {
-            Reply::Payload(payload) => Ok(payload),
-            other => unreachable!("a payload is asked for, not {other:?}"),
-        }
+        let Reply::Payload(payload) = self.ask(&self.reads, Ask::Payload(id)).await? else {
+            unreachable!("a payload is asked for")
+        };
+        Ok(payload)
     }
 
     /// Does what a person asked, and records it in the same transaction. Gives the state before and after
@@ -164,10 +165,10 @@ impl Durable {
         actor: &str,
     ) -> Result<Option<(State, Option<State>)>, DurableError> {
         let ask = Ask::Change { digest, change, actor: actor.to_owned() };
-        match self.ask(&self.chores, ask).await? {
-            Reply::Change(change) => Ok(change),
-            other => unreachable!("a change gives states, not {other:?}"),
-        }
+        let Reply::Change(change) = self.ask(&self.chores, ask).await? else {
+            unreachable!("a change gives states")
+        };
+        Ok(change)
     }
 
     /// Notes that a copy came with another body. As well as may be: it waits for nothing.
@@ -190,10 +191,10 @@ impl Durable {
 
     /// Deletes at most `limit` expired rows and parks at most as many lapsed claims of routes that hold.
     pub async fn sweep(&self, limit: usize) -> Result<Swept, DurableError> {
-        match self.ask(&self.chores, Ask::Sweep { limit: number(limit) }).await? {
-            Reply::Swept(swept) => Ok(swept),
-            other => unreachable!("a sweep gives what it did, not {other:?}"),
-        }
+        let Reply::Swept(swept) = self.ask(&self.chores, Ask::Sweep { limit: number(limit) }).await? else {
+            unreachable!("a sweep gives what it did")
+        };
+        Ok(swept)
     }
 
     /// Whether the database answers now.

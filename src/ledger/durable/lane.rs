@@ -20,8 +20,10 @@ const SHARED_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) ask: Ask,
-    pub(super) answer: Option<oneshot::Sender<Result<Reply, DurableError>>>,
+    pub(super) answer: Option<Answer>,
 }
+
+pub(super) type Answer = oneshot::Sender<Result<Reply, DurableError>>;
 
 /// The task.
 #[derive(Debug)]
@@ -79,7 +81,8 @@ impl Lane {
 
     async fn share(&mut self, shared: Shared) {
         if !shared.peeks.is_empty() {
-            let digests: Vec<Digest> = shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
+            let digests: Vec<Digest> =
+                shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
             let reply = self.ask(&Ask::Peek(digests)).await;
             for (digests, answer) in shared.peeks {
                 let reply = match &reply {
@@ -106,7 +109,7 @@ fn pick(digests: &[Digest], rows: &[Row]) -> Vec<Row> {
 /// Questions that can share one statement.
 #[derive(Default)]
 struct Shared {
-    peeks: Vec<(Vec<Digest>, oneshot::Sender<Result<Reply, DurableError>>)>,
+    peeks: Vec<(Vec<Digest>, Answer)>,
     /// The latest fingerprint counts.
     conflicts: HashMap<Digest, crate::ledger::claim::Fingerprint>,
 }

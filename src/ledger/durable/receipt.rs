@@ -87,7 +87,12 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap()))
             .collect();
-        Receipt { status: 201, headers, body: body.map(Bytes::from_static), at: UnixMillis(1_700_000_000_123) }
+        Receipt {
+            status: 201,
+            headers,
+            body: body.map(Bytes::from_static),
+            at: UnixMillis(1_700_000_000_123),
+        }
     }
 
     #[test]

@@ -71,8 +71,9 @@ pub(super) struct FullRow {
 
 impl FullRow {
     pub(super) fn record(self) -> Record {
-        let Row { digest, state, attempts, first_claimed, lease_until, expires, fingerprint, receipt, .. } =
-            self.row;
+        let Row {
+            digest, state, attempts, first_claimed, lease_until, expires, fingerprint, receipt, ..
+        } = self.row;
         Record {
             key: self.key,
             digest,

@@ -102,12 +102,20 @@ impl Breaker {
     /// A call failed; `lost` where no later one can fare better.
     pub(super) fn failed(&self, lost: bool) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if (lost || failures >= FAILURES_MAX) && !self.open.swap(true, Ordering::Relaxed) {
+        if (lost || failures >= FAILURES_MAX) && self.open() {
             count(&self.counters.opened);
-            self.counters.open_now.fetch_add(1, Ordering::Relaxed);
-            self.changed.notify_waiters();
             tracing::warn!("redis does not answer: the durable store decides alone until it does");
         }
+    }
+
+    /// Opens it; false where it was open.
+    pub(super) fn open(&self) -> bool {
+        let opened = !self.open.swap(true, Ordering::Relaxed);
+        if opened {
+            self.counters.open_now.fetch_add(1, Ordering::Relaxed);
+            self.changed.notify_waiters();
+        }
+        opened
     }
 
     /// A probe succeeded.

@@ -285,10 +285,7 @@ async fn an_event_twice_in_one_request_is_claimed_once(database: Database) {
     let store = database.open().await;
     let asks = vec![ask("shop:1"), ask("shop:2"), ask("shop:1")];
     let seen = store.claim(asks).await.unwrap();
-    assert!(matches!(
-        seen.as_slice(),
-        [Seen::Claimed { .. }, Seen::Claimed { .. }, Seen::Processing { .. }]
-    ));
+    assert!(matches!(seen.as_slice(), [Seen::Claimed { .. }, Seen::Claimed { .. }, Seen::Processing { .. }]));
 }
 
 async fn overlapping_requests_in_opposite_order_do_not_wait_for_each_other(database: Database) {
@@ -312,7 +309,8 @@ async fn overlapping_requests_in_opposite_order_do_not_wait_for_each_other(datab
         });
         let mut claimed = 0;
         for request in requests.collect::<Vec<_>>() {
-            claimed += request.await.unwrap().iter().filter(|seen| matches!(seen, Seen::Claimed { .. })).count();
+            claimed +=
+                request.await.unwrap().iter().filter(|seen| matches!(seen, Seen::Claimed { .. })).count();
         }
         assert_eq!(claimed, 20);
     }
@@ -372,16 +370,10 @@ async fn a_peek_says_what_a_claim_would(database: Database) {
     let store = database.open().await;
     let (running, done, released) = (ask("a"), ask("b"), ask("c"));
     store.claim(vec![running.clone(), done.clone(), released.clone()]).await.unwrap();
-    store
-        .settle(vec![end(&done, End::Commit(receipt("made"))), end(&released, End::Release)])
-        .await
-        .unwrap();
+    store.settle(vec![end(&done, End::Commit(receipt("made"))), end(&released, End::Release)]).await.unwrap();
     let digests = ["a", "b", "c", "d"].map(|text| EventKey::from_text(text).digest());
     let seen = store.peek(digests.to_vec()).await.unwrap();
-    assert!(matches!(
-        seen.as_slice(),
-        [Some(Seen::Processing { .. }), Some(Seen::Done { .. }), None, None]
-    ));
+    assert!(matches!(seen.as_slice(), [Some(Seen::Processing { .. }), Some(Seen::Done { .. }), None, None]));
 }
 
 async fn a_full_queue_refuses_at_once(database: Database) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use umavez::providers::signature::{Resign, Verifier};
+use umavez::providers::{Resign, Verifier};
 
 use super::{SIGNED_AT_MS, Sent, signature};
 

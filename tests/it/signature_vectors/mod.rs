@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue, Method};
-use umavez::providers::Delivery;
-use umavez::providers::signature::{BadSignature, Signature, Verifier};
+use umavez::providers::{BadSignature, Delivery, Signature, Verifier};
 
 /// 2026-08-10T12:00:00Z, when the fixtures were signed.
 pub(crate) const SIGNED_AT_MS: u64 = 1_786_363_200_000;

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
-use umavez::providers::signature::{CannotSign, Resign};
+use umavez::providers::{CannotSign, Resign};
 
 use super::{SIGNED_AT_MS, Sent, assert_refused, sender, signature, verifier, with_public_key};
 
@@ -313,8 +313,7 @@ fn a_table_that_contradicts_itself_is_refused() {
         ),
     ];
     for (text, expected) in table {
-        let error =
-            toml::from_str::<umavez::providers::signature::Signature>(text).expect_err(text).to_string();
+        let error = toml::from_str::<umavez::providers::Signature>(text).expect_err(text).to_string();
         assert!(error.contains(expected), "{text}\n{error}");
     }
 }

@@ -164,14 +164,15 @@ impl PgBouncer {
         std::fs::write(&config, text).expect("the folder is there");
         let mut command = as_server_user(Path::new("/usr/sbin/pgbouncer"));
         command.arg(&config);
-        let server = spawn_tied(command, &dir.path().join("log"));
+        let log = dir.path().join("log");
+        let pooler = Self { server: spawn_tied(command, &log), _dir: dir, port };
         for _ in 0..READY_POLLS_MAX {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Self { _dir: dir, port, server };
+                return pooler;
             }
             std::thread::sleep(READY_POLL);
         }
-        panic!("pgbouncer did not start:\n{}", std::fs::read_to_string(dir.path().join("log")).unwrap());
+        panic!("pgbouncer did not start:\n{}", std::fs::read_to_string(log).unwrap_or_default());
     }
 
     pub(crate) fn url(&self) -> String {
@@ -196,7 +197,9 @@ fn template() -> &'static Path {
             let dir = server_folder("umavez-initdb");
             let data = dir.path().join("data");
             let mut initdb = as_server_user(&binary("initdb"));
-            initdb.args(["-U", ROLE, "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"]).arg(&data);
+            initdb
+                .args(["-U", ROLE, "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"])
+                .arg(&data);
             run(initdb.stdout(Stdio::null()));
             let copied = ready.with_extension(std::process::id().to_string());
             run(Command::new("cp").arg("-a").arg(&data).arg(&copied));

@@ -34,17 +34,13 @@ impl Reply {
     }
 
     pub(crate) fn integer(&self) -> i64 {
-        match self {
-            Self::Integer(number) => *number,
-            other => panic!("not an integer: {other:?}"),
-        }
+        let Self::Integer(number) = self else { panic!("not an integer: {self:?}") };
+        *number
     }
 
     pub(crate) fn array(self) -> Vec<Reply> {
-        match self {
-            Self::Array(items) => items,
-            other => panic!("not an array: {other:?}"),
-        }
+        let Self::Array(items) = self else { panic!("not an array: {self:?}") };
+        items
     }
 }
 
@@ -207,7 +203,8 @@ impl Redis {
 
     async fn signal(&self, name: &str) {
         let pid = self.child.as_ref().and_then(Child::id).expect("the server runs").to_string();
-        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await.expect("kill runs");
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &pid]).status().await.expect("kill runs");
         assert!(status.success());
     }
 
@@ -363,7 +360,8 @@ impl Cluster {
         let masters = self.nodes.get(..3).expect("six nodes");
         let replicas = self.nodes.get(3..).expect("six nodes");
         for (master, (from, to)) in masters.iter().zip([(0, 5460), (5461, 10922), (10923, 16383)]) {
-            let added = master.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]).await;
+            let added =
+                master.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]).await;
             assert_eq!(added.text(), "OK");
         }
         for (epoch, node) in self.nodes.iter().enumerate() {

@@ -57,7 +57,8 @@ impl Link {
     }
 }
 
-type Query<'q> = sqlx::query::Query<'q, <PgConnection as sqlx::Connection>::Database, sqlx::postgres::PgArguments>;
+type Query<'q> =
+    sqlx::query::Query<'q, <PgConnection as sqlx::Connection>::Database, sqlx::postgres::PgArguments>;
 
 fn bind_claims<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
     fn column<'a, T>(asks: &[&'a ClaimAsk], of: impl Fn(&'a ClaimAsk) -> T) -> Vec<T> {

@@ -1,7 +1,7 @@
 //! Reads, overrides, catch-up and sweeping: everything that is not a batch of claims and settlements.
 
-use sqlx::postgres::PgRow;
 use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::{Link, row, sql, unknown_state, uuid};

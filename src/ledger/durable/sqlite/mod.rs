@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::query::Query;
 use sqlx::sqlite::{
     SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous,
 };
-use sqlx::query::Query;
 use sqlx::{ConnectOptions as _, Executor as _, Row as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::clients::{Client, WithOptions};
-use fred::interfaces::ClientLike;
+use fred::clients::Client;
 use fred::socket2::TcpKeepalive;
 use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig, TlsConfig,
@@ -43,7 +42,8 @@ impl Target {
     /// `valkey` for `redis`. `?ca=FILE` trusts the certificates in a PEM file instead of the system's.
     pub(super) fn parse(config: &RedisConfig) -> Result<Self, HotOpenError> {
         let url = config.url.0.as_ref();
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no scheme, as in redis://host"))?;
+        let (scheme, rest) =
+            url.split_once("://").ok_or_else(|| wrong("it has no scheme, as in redis://host"))?;
         let (kind, tls) = match scheme {
             "redis" | "valkey" => ("redis", false),
             "rediss" | "valkeys" => ("redis", true),
@@ -51,15 +51,20 @@ impl Target {
             "rediss-cluster" | "valkeys-cluster" => ("redis-cluster", true),
             "redis-sentinel" | "valkey-sentinel" => ("redis-sentinel", false),
             "rediss-sentinel" | "valkeys-sentinel" => ("redis-sentinel", true),
-            other => return Err(wrong(&format!("unknown scheme {other:?}; redis, rediss, redis-cluster or redis-sentinel"))),
+            other => {
+                return Err(wrong(&format!(
+                    "unknown scheme {other:?}; redis, rediss, redis-cluster or redis-sentinel"
+                )));
+            }
         };
         let (rest, ca) = take_ca(rest);
         if ca.is_some() && !tls {
             return Err(wrong("a CA file is of use only with TLS (rediss://)"));
         }
-        let mut fred = Config::from_url(&format!("{kind}://{rest}"))
-            .map_err(|cause| wrong(cause.details()))?;
-        fred.fail_fast = false; // A Redis that is down at the start is waited for.
+        let mut fred =
+            Config::from_url(&format!("{kind}://{rest}")).map_err(|cause| wrong(cause.details()))?;
+        // A first connection is tried at once and once; trying again is the keeper's work.
+        fred.fail_fast = true;
         if tls {
             fred.tls = Some(tls_config(ca.as_deref())?);
         }
@@ -96,12 +101,6 @@ impl Target {
     }
 }
 
-/// The same client, with more patience: for probes.
-pub(super) fn patient(client: &Client, timeout: Duration) -> WithOptions<Client> {
-    let options = Options { timeout: Some(timeout), max_attempts: Some(1), fail_fast: true, ..Options::default() };
-    client.with_options(&options)
-}
-
 /// Takes `ca=FILE` out of a URL's query.
 fn take_ca(rest: &str) -> (String, Option<String>) {
     let Some((address, query)) = rest.split_once('?') else { return (rest.to_owned(), None) };
@@ -124,7 +123,10 @@ fn tls_config(ca: Option<&str>) -> Result<TlsConfig, HotOpenError> {
         .map_err(|cause| HotOpenError::Tls(Box::new(cause)))?;
     let client = match ca {
         // The system's roots, or those that SSL_CERT_FILE names.
-        None => builder.with_native_roots().map_err(|cause| HotOpenError::Tls(Box::new(cause)))?.with_no_client_auth(),
+        None => builder
+            .with_native_roots()
+            .map_err(|cause| HotOpenError::Tls(Box::new(cause)))?
+            .with_no_client_auth(),
         Some(path) => builder.with_root_certificates(roots(path)?).with_no_client_auth(),
     };
     Ok(client.into())

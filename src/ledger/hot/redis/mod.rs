@@ -5,8 +5,8 @@ mod connect;
 mod keeper;
 mod script;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,7 +28,7 @@ use crate::config::RedisConfig;
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
 /// What fred says went wrong.
-pub type Cause = fred::error::Error;
+pub(super) type Cause = fred::error::Error;
 
 /// Longest life of a key; Redis refuses an expiry past its clock's range.
 const TTL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -37,12 +37,27 @@ const TTL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 #[derive(Clone, Debug)]
 pub struct Redis {
     node: Arc<Node>,
-    /// Fails at once while it is not connected, and gives up at the deadline: fred then neither sends nor
-    /// keeps the command, and drops a late answer.
-    client: WithOptions<Client>,
+    slot: Arc<Slot>,
     breaker: Arc<Breaker>,
     /// The last handle's end ends the node's tasks.
     closes: Arc<DropGuard>,
+}
+
+/// The client of a handle's present connection, once there was one; the keeper replaces it.
+///
+/// It fails at once while it is not connected, and gives up at the deadline: fred then neither sends nor keeps
+/// the command, and drops a late answer.
+#[derive(Debug, Default)]
+struct Slot(RwLock<Option<WithOptions<Client>>>);
+
+impl Slot {
+    fn put(&self, client: WithOptions<Client>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
+    }
+
+    fn client(&self) -> Option<WithOptions<Client>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// What the handles of one process share.
@@ -88,31 +103,30 @@ impl Redis {
 
     async fn connect(node: Arc<Node>, closes: Arc<DropGuard>) -> Self {
         let breaker = Arc::new(Breaker::new(Arc::clone(&node.counters)));
-        let client = node.target.client();
-        let options = node.target.options(node.timeout);
-        node.tracker.spawn(keeper::keep(Arc::clone(&node), client.clone(), Arc::clone(&breaker)));
+        let slot = Arc::new(Slot::default());
+        node.tracker.spawn(keeper::keep(Arc::clone(&node), Arc::clone(&slot), Arc::clone(&breaker)));
         let connected = breaker.wait_until(false);
         if tokio::time::timeout(keeper::FIRST_WAIT, connected).await.is_err() {
             tracing::warn!("redis is not there yet: the durable store decides alone until it is");
         }
-        Self { client: client.with_options(&options), node, breaker, closes }
+        Self { slot, node, breaker, closes }
     }
 
     pub(super) async fn claim(&self, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
-        self.rested()?;
+        let client = &self.client()?;
         match asks {
             // The usual request carries one event: no vector of futures.
-            [ask] => Ok(vec![self.claim_one(ask).await?]),
+            [ask] => Ok(vec![self.claim_one(client, ask).await?]),
             // Sent in one go: fred writes commands that wait in its queue with one system call, to every
             // cluster node at once.
-            many => join_all(many.iter().map(|ask| self.claim_one(ask))).await.into_iter().collect(),
+            many => join_all(many.iter().map(|ask| self.claim_one(client, ask))).await.into_iter().collect(),
         }
     }
 
-    async fn claim_one(&self, ask: &HotAsk) -> Result<HotSeen, HotError> {
+    async fn claim_one(&self, client: &WithOptions<Client>, ask: &HotAsk) -> Result<HotSeen, HotError> {
         let name = value::name(&self.node.prefix, &ask.key);
         let mark = value::mark(ask.fence);
-        let reply = self.set(name, mark, ask.mark_ttl, Some(SetOptions::NX)).await?;
+        let reply = self.set(client, name, mark, ask.mark_ttl, Some(SetOptions::NX)).await?;
         let Some(bytes) = self.bytes(reply)? else { return Ok(HotSeen::Claimed) };
         Ok(match Value::parse(&bytes) {
             Value::Done(done) => HotSeen::Done(done),
@@ -126,36 +140,38 @@ impl Redis {
     }
 
     pub(super) async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
-        self.rested()?;
-        join_all(ends.iter().map(|end| self.done_one(end))).await.into_iter().collect()
+        let client = &self.client()?;
+        join_all(ends.iter().map(|end| self.done_one(client, end))).await.into_iter().collect()
     }
 
-    async fn done_one(&self, end: &HotDone) -> Result<(), HotError> {
+    async fn done_one(&self, client: &WithOptions<Client>, end: &HotDone) -> Result<(), HotError> {
         let name = value::name(&self.node.prefix, &end.key);
-        let reply = self.set(name, value::done(&end.done), end.ttl, None).await?;
+        let reply = self.set(client, name, value::done(&end.done), end.ttl, None).await?;
         if self.bytes(reply)?.is_some_and(|old| value::is_watched(&old)) {
             let digest = end.key.digest().to_string();
-            self.settle_answer(self.client.publish::<(), _, _>(self.node.channel.as_str(), digest).await)?;
+            self.settle_answer(client.publish::<(), _, _>(self.node.channel.as_str(), digest).await)?;
         }
         Ok(())
     }
 
     pub(super) async fn release(&self, keys: Vec<(EventKey, Fence)>) -> Result<(), HotError> {
-        self.rested()?;
+        let client = &self.client()?;
         let one = async |key: &EventKey, fence: Fence| {
             let arguments = vec![
                 Bytes::from(fence.0.to_string()),
                 Bytes::from(self.node.channel.clone()),
                 Bytes::from(key.digest().to_string()),
             ];
-            self.run(&script::RELEASE, value::name(&self.node.prefix, key), arguments).await.map(|_| ())
+            self.run(client, &script::RELEASE, value::name(&self.node.prefix, key), arguments)
+                .await
+                .map(|_| ())
         };
         join_all(keys.iter().map(|(key, fence)| one(key, *fence))).await.into_iter().collect()
     }
 
     pub(super) async fn watch(&self, key: &EventKey) -> Result<Watched, HotError> {
-        self.rested()?;
-        let reply = self.run(&script::WATCH, value::name(&self.node.prefix, key), Vec::new()).await?;
+        let client = &self.client()?;
+        let reply = self.run(client, &script::WATCH, value::name(&self.node.prefix, key), Vec::new()).await?;
         Ok(match self.bytes(reply)?.map(|bytes| Value::parse(&bytes)) {
             Some(Value::Mark { .. }) => Watched::Watching,
             Some(Value::Done(done)) => Watched::Done(done),
@@ -164,14 +180,14 @@ impl Redis {
     }
 
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
-        self.rested()?;
+        let client = &self.client()?;
         let name = value::name(&self.node.prefix, key);
-        self.settle_answer(self.client.del::<(), _>(name).await)
+        self.settle_answer(client.del::<(), _>(name).await)
     }
 
     pub(super) async fn ping(&self) -> Result<(), HotError> {
-        self.rested()?;
-        self.settle_answer(self.client.ping::<()>(None).await)
+        let client = &self.client()?;
+        self.settle_answer(client.ping::<()>(None).await)
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
@@ -189,6 +205,7 @@ impl Redis {
     /// Value and expiry in one command, and what was there before: a key without a time to live can't be.
     async fn set(
         &self,
+        client: &WithOptions<Client>,
         name: Bytes,
         bytes: Bytes,
         ttl: Duration,
@@ -197,22 +214,28 @@ impl Redis {
         let ttl = millis(ttl);
         if !self.node.scripted.load(Ordering::Relaxed) {
             let expiry = Some(Expiration::PX(ttl));
-            let answer = self.client.set(name.clone(), bytes.clone(), expiry, only.clone(), true).await;
+            let answer = client.set(name.clone(), bytes.clone(), expiry, only.clone(), true).await;
             match answer {
                 Err(cause) if is_syntax_error(&cause) => self.node.fall_back_to_scripts(),
                 answer => return self.settle_answer(answer),
             }
         }
         let script = if only.is_some() { &script::CLAIM } else { &script::DONE };
-        self.run(script, name, vec![bytes, Bytes::from(ttl.to_string())]).await
+        self.run(client, script, name, vec![bytes, Bytes::from(ttl.to_string())]).await
     }
 
     /// One script on one key; its text is sent only where the server doesn't know it.
-    async fn run(&self, script: &Script, name: Bytes, arguments: Vec<Bytes>) -> Result<Reply, HotError> {
-        let answer = self.client.evalsha(script.hash(), vec![name.clone()], arguments.clone()).await;
+    async fn run(
+        &self,
+        client: &WithOptions<Client>,
+        script: &Script,
+        name: Bytes,
+        arguments: Vec<Bytes>,
+    ) -> Result<Reply, HotError> {
+        let answer = client.evalsha(script.hash(), vec![name.clone()], arguments.clone()).await;
         let answer = match answer {
             Err(cause) if cause.details().starts_with("NOSCRIPT") => {
-                self.client.eval(script.text(), vec![name], arguments).await
+                client.eval(script.text(), vec![name], arguments).await
             }
             answer => answer,
         };
@@ -221,23 +244,27 @@ impl Redis {
 
     /// A string's bytes. Another type is none that we wrote; Redis says WRONGTYPE before it comes to that.
     fn bytes(&self, reply: Reply) -> Result<Option<Bytes>, HotError> {
-        match reply {
-            Reply::Null => Ok(None),
-            Reply::Bytes(bytes) => Ok(Some(bytes)),
-            Reply::String(text) => Ok(Some(text.into_inner())),
-            other => {
-                let what = format!("an answer of kind {:?}", other.kind());
-                self.settle_answer(Err(Cause::new(ErrorKind::Protocol, what)))
-            }
+        if let Reply::Null = reply {
+            return Ok(None);
         }
+        let kind = reply.kind();
+        if let Reply::Bytes(bytes) = reply {
+            return Ok(Some(bytes));
+        }
+        if let Reply::String(text) = reply {
+            return Ok(Some(text.into_inner()));
+        }
+        let what = format!("an answer of kind {kind:?}");
+        self.settle_answer(Err(Cause::new(ErrorKind::Protocol, what)))
     }
 
-    fn rested(&self) -> Result<(), HotError> {
-        if !self.breaker.is_open() {
-            return Ok(());
+    /// The client, unless the breaker is open.
+    fn client(&self) -> Result<WithOptions<Client>, HotError> {
+        let client = if self.breaker.is_open() { None } else { self.slot.client() };
+        if client.is_none() {
+            count(&self.node.counters.rested);
         }
-        count(&self.node.counters.rested);
-        Err(HotError::Resting)
+        client.ok_or(HotError::Resting)
     }
 
     /// Tells the breaker what came of a call.
@@ -274,10 +301,11 @@ impl Node {
 
 /// True where the connection is gone, or the server is one that takes no writes.
 fn is_lost(cause: &Cause) -> bool {
-    match cause.kind() {
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Auth => true,
-        _ => cause.details().starts_with("READONLY") || cause.details().starts_with("LOADING"),
-    }
+    let gone = matches!(
+        cause.kind(),
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Auth
+    );
+    gone || cause.details().starts_with("READONLY") || cause.details().starts_with("LOADING")
 }
 
 fn is_syntax_error(cause: &Cause) -> bool {

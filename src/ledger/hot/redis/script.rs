@@ -20,10 +20,8 @@ impl Script {
 }
 
 /// `SET … NX GET PX` for servers before 7.0.
-pub(super) static CLAIM: Script = Script {
-    text: CLAIM_TEXT,
-    hash: LazyLock::new(|| fred::util::sha1_hash(CLAIM_TEXT)),
-};
+pub(super) static CLAIM: Script =
+    Script { text: CLAIM_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(CLAIM_TEXT)) };
 const CLAIM_TEXT: &str = "-- claim
 local old = redis.call('GET', KEYS[1])
 if old then return old end

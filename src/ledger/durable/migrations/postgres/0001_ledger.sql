@@ -17,7 +17,7 @@ create table umavez_event (
     receipt       bytea
 ) with (
     -- Room on every page for the settled version of its rows: no index entry is written at settlement.
-    fillfactor = 60,
+    fillfactor = 45,
     -- Every row is written twice and deleted once: clean up by the thousand, not by the fifth of a table.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_analyze_scale_factor = 0.05
