@@ -138,9 +138,14 @@ impl Run<'_> {
     }
 
     async fn forward(&mut self, plan: Plan, single: Option<EventKey>, deadline: Instant) -> Done {
-        let Plan { claims, removed, waiting, .. } = plan;
+        let Plan { claims, removed, waiting, unavailable_items, .. } = plan;
         let config = Arc::clone(&self.work.route.config);
-        let said = if claims.is_empty() { Said::Keyless } else { Said::First };
+        let said = match (claims.is_empty(), unavailable_items) {
+            (false, _) => Said::First,
+            (true, 0) => Said::Keyless,
+            // Let through without dedup, while both stores are away.
+            (true, _) => Said::Unavailable,
+        };
         self.attempt = claims.iter().map(crate::ledger::Claim::attempt).max().unwrap_or(0);
         let mut request = forward::request(&self.work, &removed);
         if let (Some(key), [claim]) = (single, &*claims) {

@@ -1,21 +1,22 @@
-//! Settlements that the durable store couldn't take at once: retried until they land or somebody else holds the event. Also
-//! claims that may have been written though nobody heard (they are released), and what the hot store alone decided
-//! while the durable store was away (it is caught up).
+//! Settlements that the durable store couldn't take at once: retried until they land or somebody else holds the event.
+//! Also what the hot store alone decided while the durable store was away: it is caught up.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::claim::{Claim, EventKey, Fence, Receipt, Settlement};
-use super::durable::{End, HotOnly, SettleAsk};
-use super::{Conditions, Ledger};
-use crate::clock::monotonic;
+use super::Ledger;
+use super::claim::{Claim, Receipt, Settlement};
+use super::durable::HotOnly;
 
 /// Most jobs that may wait; past it a job is dropped, logged and counted.
 const JOBS_MAX: usize = 65_536;
+/// Jobs tried side by side.
+const BATCH_MAX: usize = 128;
 /// How long to rest after the durable store refused.
 const REST: Duration = Duration::from_millis(500);
 /// How many more tries a stop grants, `REST` apart.
@@ -41,11 +42,6 @@ enum Job {
         claims: Vec<Claim>,
         settlement: Settlement,
     },
-    Abandon {
-        ask: SettleAsk,
-        since: std::time::Instant,
-        lease: Duration,
-    },
     /// The event, and when it was first claimed on this process's monotonic clock.
     CatchUp(HotOnly, std::time::Instant),
 }
@@ -66,13 +62,6 @@ impl Background {
 
     pub(super) fn retry(&self, claims: Vec<Claim>, settlement: Settlement) {
         self.leave(Job::Settle { claims, settlement });
-    }
-
-    /// A claim that failed may have been written all the same: it is given back when the store can be asked.
-    pub(super) fn abandon(&self, key: &EventKey, fence: Fence, on: &Conditions) {
-        let payload = on.payload.as_ref().map(|payload| payload.id);
-        let ask = SettleAsk { digest: key.digest(), fence, end: End::Release, payload };
-        self.leave(Job::Abandon { ask, since: monotonic(), lease: on.terms.lease });
     }
 
     pub(super) fn catch_up(&self, claim: &Claim, receipt: &std::sync::Arc<Receipt>) {
@@ -105,42 +94,51 @@ impl Background {
 impl Work {
     /// Works until `stop`, then tries a little longer to leave nothing unsettled.
     pub(super) async fn run(mut self, ledger: Ledger, stop: CancellationToken) {
-        while let Some(job) = stop.run_until_cancelled(self.next()).await.flatten() {
-            if let Err(job) = self.done(&ledger, job).await {
-                self.queue.push_front(job);
+        while let Some(batch) = stop.run_until_cancelled(self.next()).await.flatten() {
+            if !self.try_all(&ledger, batch).await {
                 stop.run_until_cancelled(tokio::time::sleep(REST)).await;
             }
         }
         self.jobs.close();
         let mut tries_left = LAST_TRIES;
-        while let Some(job) = self.next().await {
-            if let Err(job) = self.done(&ledger, job).await {
+        while let Some(batch) = self.next().await {
+            if !self.try_all(&ledger, batch).await {
                 if tries_left == 0 {
-                    tracing::error!(
-                        unsettled = self.queue.len() + self.jobs.len() + 1,
-                        "stopped with unsettled claims; their leases will lapse"
-                    );
+                    let unsettled = self.waiting.load(Ordering::Relaxed);
+                    tracing::error!(unsettled, "stopped with unsettled claims; their leases will lapse");
                     return;
                 }
                 tries_left -= 1;
-                self.queue.push_front(job);
                 tokio::time::sleep(REST).await;
             }
         }
     }
 
-    async fn next(&mut self) -> Option<Job> {
-        match self.queue.pop_front() {
-            Some(job) => Some(job),
-            None => self.jobs.recv().await,
+    /// The next jobs, oldest first; `None` when there are none and none can come.
+    async fn next(&mut self) -> Option<Vec<Job>> {
+        let room = BATCH_MAX.saturating_sub(self.queue.len());
+        let mut batch: Vec<Job> = self.queue.drain(..self.queue.len().min(BATCH_MAX)).collect();
+        if batch.is_empty() {
+            self.jobs.recv_many(&mut batch, BATCH_MAX).await;
+        } else {
+            batch.extend(std::iter::from_fn(|| self.jobs.try_recv().ok()).take(room));
         }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Tries jobs side by side, so that they share commits; what failed comes first next time. True where all went.
+    async fn try_all(&mut self, ledger: &Ledger, batch: Vec<Job>) -> bool {
+        let tried = join_all(batch.into_iter().map(|job| self.done(ledger, job))).await;
+        let failed: Vec<Job> = tried.into_iter().filter_map(Result::err).collect();
+        let all = failed.is_empty();
+        failed.into_iter().rev().for_each(|job| self.queue.push_front(job));
+        all
     }
 
     /// Tries one job; gives it back where the durable store still can't be asked.
     async fn done(&self, ledger: &Ledger, job: Job) -> Result<(), Job> {
         let left = match job {
             Job::Settle { claims, settlement } => settle(ledger, claims, settlement).await,
-            Job::Abandon { ask, since, lease } => abandon(ledger, ask, since, lease).await,
             Job::CatchUp(mut event, claimed) => {
                 event.age = claimed.elapsed();
                 let said = ledger.shared.durable.record_hot_only(vec![event.clone()]).await;
@@ -165,9 +163,4 @@ async fn settle(ledger: &Ledger, claims: Vec<Claim>, settlement: Settlement) -> 
         return None;
     }
     Some(Job::Settle { claims, settlement })
-}
-
-async fn abandon(ledger: &Ledger, ask: SettleAsk, since: std::time::Instant, lease: Duration) -> Option<Job> {
-    let said = ledger.shared.durable.settle(vec![ask.clone()]).await;
-    (said.is_err() && since.elapsed() < lease).then_some(Job::Abandon { ask, since, lease })
 }

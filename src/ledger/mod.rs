@@ -288,8 +288,6 @@ impl Ledger {
                     if item.hot_said == Some(HotSeen::Claimed) {
                         unmark.push((item.ask.key.clone(), item.fence));
                     }
-                    // It may have been written before the connection broke: then nobody owns that claim.
-                    self.shared.background.abandon(&item.ask.key, item.fence, on);
                     item.unavailable(Arc::clone(&error));
                 }
             }

@@ -10,7 +10,13 @@ macro_rules! shipped {
     };
 }
 
-shipped! { "hotmart" "meta" "evolution" "stripe" }
+shipped! {
+    "hotmart" "meta" "evolution" "stripe" "shopify" "twilio" "github" "gitlab" "bitbucket" "hubspot"
+    "salesforce" "anyhook" "resend" "svix" "standard-webhooks" "slack" "telegram" "mercadopago"
+    "asaas" "pagarme" "kiwify" "eduzz" "paypal" "square" "paddle" "adyen" "sendgrid" "mailgun"
+    "woocommerce" "discord" "linear" "zoom" "microsoft-graph" "aws-sns" "google-pubsub"
+    "cloudevents"
+}
 
 /// A provider name that isn't shipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,9 +7,12 @@ use super::rules::Format;
 use super::trie::NONE;
 
 impl Items {
-    /// Whether single items can be cut out: each stands in a list of the body.
+    /// Whether single items can be cut out: each is an element of a list of the body, or alone in one.
     pub fn can_cut(&self) -> bool {
-        self.format != Format::Whole && self.list.iter().all(|item| self.list_of(item.node) != NONE)
+        let mut elements: Vec<usize> = self.list.iter().map(|item| self.element_of(item.node)).collect();
+        elements.sort_unstable();
+        let shared = elements.windows(2).any(|pair| pair[0] == pair[1]);
+        self.format != Format::Whole && !shared && !elements.contains(&NONE)
     }
 
     /// The body without the items at these places of `list`. An element around them that the provider file calls
@@ -47,22 +50,34 @@ impl Items {
         }
     }
 
+    /// The nearest list element that a node is, or is inside of.
+    fn element_of(&self, node: usize) -> usize {
+        let mut at = node;
+        while let Some(known) = self.tree.nodes.get(at) {
+            if self.list_of(at) != NONE {
+                return at;
+            }
+            at = known.parent;
+        }
+        NONE
+    }
+
     /// Which nodes go: the removed items, and envelopes that held only such.
     fn gone(&self, removed: &[usize]) -> Vec<bool> {
         let nodes = &self.tree.nodes;
         let mut gone = vec![false; nodes.len()];
         for item in removed.iter().filter_map(|index| self.list.get(*index)) {
-            if self.list_of(item.node) != NONE {
-                gone[item.node] = true;
+            if let Some(gone) = gone.get_mut(self.element_of(item.node)) {
+                *gone = true;
             }
         }
         if nodes.iter().any(|node| node.envelope) {
             let mut left = vec![0_usize; nodes.len()];
             let mut went = vec![0_usize; nodes.len()];
             for item in &self.list {
-                let counts =
-                    if gone.get(item.node).copied().unwrap_or(false) { &mut went } else { &mut left };
-                let mut at = nodes.get(item.node).map_or(NONE, |node| node.parent);
+                let element = self.element_of(item.node);
+                let counts = if gone.get(element).copied().unwrap_or(false) { &mut went } else { &mut left };
+                let mut at = nodes.get(element).map_or(NONE, |node| node.parent);
                 while let Some(node) = nodes.get(at) {
                     counts[at] += 1;
                     at = node.parent;

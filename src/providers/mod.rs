@@ -16,6 +16,7 @@ mod schema;
 mod signature;
 mod tree;
 mod trie;
+mod values;
 mod xml;
 
 pub use catalogue::UnknownProvider;

@@ -14,9 +14,10 @@ use super::{Delivery, Part};
 pub(super) enum Body<'a> {
     Json(Tree, Cow<'a, [u8]>),
     Xml(Tree),
+    /// Fields, read when asked for.
     Form,
     Unread(Unread),
-    /// The rules name nothing in the body.
+    /// The rules name nothing in the body but, perhaps, form fields.
     Unneeded,
 }
 
@@ -59,10 +60,8 @@ impl<'a> Reading<'a> {
                 let found = self.delivery.path_params.iter().find(|(known, _)| **known == **name);
                 found.map(|(_, value)| value.as_bytes().to_vec())
             }
-            Source::Form(name) => match self.body {
-                Body::Form => form::field(self.delivery.body, name),
-                Body::Json(..) | Body::Xml(_) | Body::Unread(_) | Body::Unneeded => None,
-            },
+            Source::Form(name) if is_form(self.delivery) => form::field(self.delivery.body, name),
+            Source::Form(_) => None,
         };
         match found {
             None => Err(Lack::Absent),

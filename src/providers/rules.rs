@@ -12,6 +12,9 @@ use super::trie::{Hop, Trie};
 #[derive(Clone, Debug)]
 pub struct ItemRules(pub(super) Arc<Compiled>);
 
+/// Where senders of forms put JSON, if they do: a route's own `$` paths read it there.
+const JSON_FIELD: &str = "payload";
+
 /// A route's `key` that can't be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("key part {position} (\"{text}\"): {why}")]
@@ -125,12 +128,13 @@ impl ItemRules {
             ));
         }
         let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: Vec::new(), key: Some(parts) };
-        let compiled = Compiled::new(vec![rule], &[], None).map_err(|fault| match fault.at {
-            FaultAt::Part(index) => {
-                KeyRuleError { position: index + 1, text: key[index].clone(), why: fault.why }
-            }
-            FaultAt::Path | FaultAt::When(_) => whole(&fault.why),
-        })?;
+        let compiled =
+            Compiled::new(vec![rule], &[], Some(JSON_FIELD.into())).map_err(|fault| match fault.at {
+                FaultAt::Part(index) => {
+                    KeyRuleError { position: index + 1, text: key[index].clone(), why: fault.why }
+                }
+                FaultAt::Path | FaultAt::When(_) => whole(&fault.why),
+            })?;
         Ok(Self(Arc::new(compiled)))
     }
 

@@ -4,19 +4,16 @@ mod fixtures;
 mod hostile;
 mod schemes;
 
-use std::collections::BTreeMap;
-
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue, Method};
-use umavez::providers::{BadSignature, Delivery, Signature, Verifier};
+use umavez::providers::{BadSignature, Delivery, Provider, Signature, Verifier};
 
 /// 2026-08-10T12:00:00Z, when the fixtures were signed.
 pub(crate) const SIGNED_AT_MS: u64 = 1_786_363_200_000;
 
 /// The signature of a provider's file; `None` where it has none.
 pub(crate) fn signature(provider: &str) -> Option<Signature> {
-    let tables: BTreeMap<String, Signature> = toml::from_str(include_str!("tables.toml")).unwrap();
-    tables.get(provider).cloned()
+    Provider::shipped(provider).unwrap().signature.clone()
 }
 
 pub(crate) fn verifier(provider: &str, secrets: &[&str]) -> Verifier {
