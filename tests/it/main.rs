@@ -15,6 +15,7 @@ mod demo;
 mod drain;
 mod durable;
 mod embedded;
+mod handshakes;
 mod hot;
 mod keys;
 mod nodes;
