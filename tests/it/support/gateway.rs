@@ -111,6 +111,7 @@ impl Gateway {
     }
 
     fn before(upstream: String) -> Setup {
+        super::patience::begin();
         Setup {
             upstream,
             listen: String::new(),
@@ -263,9 +264,13 @@ impl Process {
         let written = Arc::clone(&logs);
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                let mut lines = written.lines.lock().unwrap();
-                lines.push(line);
-                written.count.send_replace(lines.len());
+                // Who waits for the count looks at the lines under the count's lock: never hold both here.
+                let count = {
+                    let mut lines = written.lines.lock().unwrap();
+                    lines.push(line);
+                    lines.len()
+                };
+                written.count.send_replace(count);
             }
             written.ended.send_replace(true);
             written.count.send_modify(|_| ());

@@ -4,6 +4,7 @@ mod gateway;
 mod h2;
 mod http1;
 mod metrics;
+mod patience;
 pub(crate) mod postgres;
 pub(crate) mod redis;
 mod sender;
