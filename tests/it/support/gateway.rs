@@ -263,9 +263,13 @@ impl Process {
         let written = Arc::clone(&logs);
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                let mut lines = written.lines.lock().unwrap();
-                lines.push(line);
-                written.count.send_replace(lines.len());
+                let count = {
+                    let mut lines = written.lines.lock().unwrap();
+                    lines.push(line);
+                    lines.len()
+                };
+                // Never under the lock: who waits for the count takes it the other way round.
+                written.count.send_replace(count);
             }
             written.ended.send_replace(true);
             written.count.send_modify(|_| ());
