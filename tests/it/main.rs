@@ -26,4 +26,5 @@ mod retries;
 mod signature_vectors;
 mod signatures;
 mod stores_down;
+mod storm;
 mod support;
