@@ -108,6 +108,10 @@ impl Writer {
             }
             let batch = self.take();
             self.write(batch).await;
+            if self.queues.ended() && self.deferred.is_empty() && !self.keeper.connected() {
+                // Only strays are left, and the database refuses them: their leases will lapse.
+                return;
+            }
         }
     }
 
@@ -199,7 +203,14 @@ impl Writer {
                 }
             }
             Err(Failure::Apart(error)) => self.fail(writes, Trouble::Refused(error)),
-            Err(Failure::Trouble(trouble)) => self.fail(writes, trouble),
+            Err(Failure::Trouble(trouble)) => {
+                if writes.is_empty() {
+                    // Nobody waits for strays: a database that refuses them isn't to be asked again at once.
+                    sleep(PROBE_EVERY).await;
+                }
+                self.strays.extend(strays);
+                self.fail(writes, trouble);
+            }
         }
     }
 
