@@ -166,7 +166,7 @@ impl Flow {
             }
         })?;
         let items = route.items(&arrived);
-        Ok(Work { route: Arc::clone(route), arrived, items })
+        Ok(Work { route: Arc::clone(route), arrived, items, replay: None })
     }
 
     /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Connection, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, on_every_store, order,
-    send_until_success,
+    Connection, Delivery, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, on_every_store, order,
+    send_until_success, try_send,
 };
 
 on_every_store! {
@@ -55,7 +55,7 @@ async fn a_claim_that_died_with_its_node_passes_after_the_lease(pair: Pair) {
 async fn a_claim_that_died_with_its_node_is_parked_where_the_route_holds(pair: Pair) {
     // CLM-4, policy `hold`: what nobody can know is for a person to decide; the payload survived the kill.
     let stores = Stores::open(pair).await;
-    let upstream = Upstream::scripted([Reply::silence(), Reply::new(200, "by hand")]).await;
+    let upstream = Upstream::scripted([Reply::silence(), Reply::silence(), Reply::new(200, "by hand")]).await;
     let mut gateway = Gateway::in_front_of(&upstream).on(&stores).route(&route("hold")).start().await;
     let send = gateway.sending(&order("c4"));
     upstream.until_received(1).await;
@@ -65,6 +65,16 @@ async fn a_claim_that_died_with_its_node_is_parked_where_the_route_holds(pair: P
     eventually("the event to be parked", async || gateway.send(&order("c4")).await.verdict() == "held").await;
     assert_eq!(gateway.send(&order("c4")).await.status, 200);
     assert_eq!(upstream.received(), 1);
+    // The node that replays it dies as well: it is held again.
+    let admin = gateway.admin();
+    let replay = Delivery::new("POST", "/events/replay?key=orders:c4");
+    let dying = tokio::spawn(async move { try_send(admin, &replay).await.is_ok() });
+    upstream.until_received(2).await;
+    gateway.kill();
+    assert!(!dying.await.unwrap());
+    gateway.restart().await;
+    eventually("it to be held again", async || gateway.send(&order("c4")).await.verdict() == "held").await;
+    assert_eq!(upstream.received(), 2);
     let replayed = gateway.ask_admin("POST", "/events/replay?key=orders:c4").await;
     assert_eq!(replayed.status, 200, "{}", replayed.text());
     assert_eq!(upstream.last().body, order("c4").body);
@@ -77,11 +87,15 @@ async fn a_node_killed_before_it_forwarded_loses_no_event(pair: Pair) {
     let clogged = Clogged::listen().await;
     let url = format!("http://{}", clogged.address);
     let mut gateway = Gateway::in_front_of_url(&url).on(&stores).route(&route("retry")).start().await;
-    let mut sender = Connection::to(gateway.address()).await;
-    sender.write(&order("before").to_bytes("hooks.example")).await.unwrap();
-    // A copy that is told "in flight" proves the claim.
-    let probe = async || gateway.send(&order("before")).await.verdict() == "in_flight";
-    eventually("the claim", probe).await;
+    // Of two at once, the one that is told "in flight" proves the other's claim. Connecting is given up after a while,
+    // and releases the event: so each round sends two.
+    let claimed = async || {
+        let mut first = Connection::to(gateway.address()).await;
+        first.write(&order("before").to_bytes("hooks.example")).await.unwrap();
+        let second = gateway.send(&order("before")).await;
+        second.verdict() == "in_flight"
+    };
+    eventually("the claim", claimed).await;
     gateway.kill();
     let listener = clogged.replace();
     let upstream = Upstream::on(listener, |_, _| Reply::new(200, "here"));

@@ -11,6 +11,7 @@ mod batches;
 mod cli;
 mod config;
 mod crash;
+mod dashboards;
 mod demo;
 mod drain;
 mod durable;
