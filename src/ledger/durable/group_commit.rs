@@ -191,7 +191,12 @@ impl Writer {
         let mut batch = batch_of(&writes);
         batch.settles.extend(&strays);
         batch.sort();
-        match self.keeper.commit(&batch).await {
+        let committed = self.keeper.commit(&batch).await;
+        // Not lost with the batch; but alone on a database that refuses them, they would go round for ever.
+        if committed.is_err() && !(writes.is_empty() && self.keeper.connected()) {
+            self.strays.extend(strays);
+        }
+        match committed {
             Ok(outcome) => {
                 for write in writes {
                     self.answer(write, &outcome);
