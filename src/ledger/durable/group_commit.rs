@@ -192,8 +192,9 @@ impl Writer {
         batch.settles.extend(&strays);
         batch.sort();
         let committed = self.keeper.commit(&batch).await;
-        // Not lost with the batch; but alone on a database that refuses them, they would go round for ever.
-        if committed.is_err() && !(writes.is_empty() && self.keeper.connected()) {
+        // Not lost with the batch; but refused alone, for what they are, they would go round for ever.
+        let for_what_they_are = matches!(&committed, Err(Failure::Apart(_))) && writes.is_empty();
+        if committed.is_err() && !for_what_they_are {
             self.strays.extend(strays);
         }
         match committed {
@@ -213,7 +214,6 @@ impl Writer {
                     // Nobody waits for strays: a database that refuses them isn't to be asked again at once.
                     sleep(PROBE_EVERY).await;
                 }
-                self.strays.extend(strays);
                 self.fail(writes, trouble);
             }
         }
