@@ -47,6 +47,17 @@ pub struct Conditions {
     pub without_durable: WithoutDurable,
     /// The request to store with the claims; present exactly where `terms.on_unknown` is `Hold`.
     pub payload: Option<Arc<Payload>>,
+    pub claimed: Option<Claimed>,
+}
+
+/// An event that a person has claimed anew already ([`Override::Replay`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pub digest: Digest,
+    pub fence: Fence,
+    pub attempt: u32,
+    /// How long ago it was first claimed.
+    pub age: Duration,
 }
 
 /// What may happen while the durable store can't be reached.
@@ -190,6 +201,9 @@ impl Ledger {
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
         let mut claiming = Claiming::sit(&self.shared.in_flight, asks);
+        if let Some(claimed) = on.claimed {
+            claiming.take(claimed, on);
+        }
         self.ask_hot(&mut claiming, on).await;
         self.ask_durable(&mut claiming, on).await;
         claiming.verdicts()
@@ -343,6 +357,17 @@ impl Claiming {
             item
         });
         Self { items: items.collect() }
+    }
+
+    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
+    /// unused, and the event is held again.
+    fn take(&mut self, claimed: Claimed, on: &Conditions) {
+        let mut items = self.items.iter_mut();
+        if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
+        {
+            item.fence = claimed.fence;
+            item.first(claimed.attempt, claimed.age, on, monotonic(), true);
+        }
     }
 
     /// The items that have no verdict yet.

@@ -4,6 +4,7 @@ mod gateway;
 mod h2;
 mod http1;
 mod metrics;
+mod patience;
 pub(crate) mod postgres;
 pub(crate) mod redis;
 mod sender;
@@ -55,6 +56,20 @@ pub(crate) async fn eventually(what: &str, mut happened: impl AsyncFnMut() -> bo
         }
     })
     .await;
+}
+
+/// A port below the range that outgoing connections take, so that a killed server gets it back, and low enough
+/// for the cluster bus 10,000 above.
+pub(crate) fn free_port() -> u16 {
+    for _ in 0..1000 {
+        let port = rand::random_range(10_000..22_000);
+        let bus = port + 10_000;
+        let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(bus) {
+            return port;
+        }
+    }
+    panic!("no free port");
 }
 
 /// A loopback address where nobody listens.

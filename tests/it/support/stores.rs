@@ -70,6 +70,7 @@ enum Database {
 
 impl Stores {
     pub(crate) async fn open(pair: Pair) -> Self {
+        super::patience::begin();
         let redis = if pair.redis() { Some(Redis::start().await) } else { None };
         let postgres = if pair.postgres() { Some(blocking(Database::shared).await) } else { None };
         Self { redis, postgres }
@@ -77,6 +78,7 @@ impl Stores {
 
     /// With a Postgres that nobody else uses: it may be stopped and killed.
     pub(crate) async fn open_own(pair: Pair) -> Self {
+        super::patience::begin();
         let redis = if pair.redis() { Some(Redis::start().await) } else { None };
         let postgres = if pair.postgres() {
             Some(blocking(|| Database::Own(Box::new(Postgres::start()))).await)
