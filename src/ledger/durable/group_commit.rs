@@ -191,7 +191,13 @@ impl Writer {
         let mut batch = batch_of(&writes);
         batch.settles.extend(&strays);
         batch.sort();
-        match self.keeper.commit(&batch).await {
+        let committed = self.keeper.commit(&batch).await;
+        // Not lost with the batch; but refused alone, for what they are, they would go round for ever.
+        let for_what_they_are = matches!(&committed, Err(Failure::Apart(_))) && writes.is_empty();
+        if committed.is_err() && !for_what_they_are {
+            self.strays.extend(strays);
+        }
+        match committed {
             Ok(outcome) => {
                 for write in writes {
                     self.answer(write, &outcome);
@@ -208,7 +214,6 @@ impl Writer {
                     // Nobody waits for strays: a database that refuses them isn't to be asked again at once.
                     sleep(PROBE_EVERY).await;
                 }
-                self.strays.extend(strays);
                 self.fail(writes, trouble);
             }
         }
