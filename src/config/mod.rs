@@ -1,8 +1,10 @@
 //! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
 //! problem is told at once, with its place and its mend.
 
+mod credentials;
 mod embedded;
 mod fields;
+mod handshake;
 mod load;
 mod pattern;
 mod problem;
@@ -160,6 +162,10 @@ pub struct RouteConfig {
     pub on_keyless: OnKeyless,
     pub on_unsigned: OnUnsigned,
     pub on_durable_down: OnDurableDown,
+    /// Whether the gateway answers the provider's handshakes itself.
+    pub handshake: HandshakeBy,
+    /// The tokens that the operator chose at the provider, for handshakes that repeat one.
+    pub verify_tokens: Vec<Secret>,
     /// Longest body kept in a receipt, bytes; 0 keeps none.
     pub receipt_limit: usize,
     /// Response headers kept in a receipt besides `Content-Type` and `Location`.
@@ -181,6 +187,14 @@ pub enum OnUnsigned {
     #[default]
     Unauthorized,
     AcceptAndDrop,
+}
+
+/// Who answers what a provider sends to check a URL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandshakeBy {
+    #[default]
+    App,
+    Gateway,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 mod background;
 mod claim;
+mod claiming;
 pub mod durable;
 pub mod hot;
 mod in_flight;
@@ -25,9 +26,10 @@ pub use claim::{
     Claim, Digest, EventKey, Fence, Fingerprint, Layer, OnUnknown, Payload, READABLE_TEXT_MAX, Receipt,
     Settlement, Terms,
 };
+use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
-use in_flight::{Ended, InFlight, Place, Seat};
+use hot::{Hot, HotAsk, HotDone, HotSeen};
+use in_flight::InFlight;
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
 
@@ -47,6 +49,17 @@ pub struct Conditions {
     pub without_durable: WithoutDurable,
     /// The request to store with the claims; present exactly where `terms.on_unknown` is `Hold`.
     pub payload: Option<Arc<Payload>>,
+    pub claimed: Option<Claimed>,
+}
+
+/// An event that a person has claimed anew already ([`Override::Replay`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pub digest: Digest,
+    pub fence: Fence,
+    pub attempt: u32,
+    /// How long ago it was first claimed.
+    pub age: Duration,
 }
 
 /// What may happen while the durable store can't be reached.
@@ -179,10 +192,17 @@ impl Ledger {
         actor: &str,
     ) -> Result<Option<(State, Option<State>)>, DurableError> {
         let changed = self.durable.change(record.digest, to, actor).await?;
-        if let Err(error) = self.hot.forget(&EventKey::from_text(&*record.key)).await {
-            self.shared.metrics.hot_failed(&error);
-        }
+        self.forget_hot(EventKey::from_text(&*record.key)).await;
         Ok(changed)
+    }
+
+    /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done
+    /// event would go against the person's decision.
+    async fn forget_hot(&self, key: EventKey) {
+        if let Err(error) = self.hot.forget(&key).await {
+            self.shared.metrics.hot_failed(&error);
+            self.shared.background.forget(key);
+        }
     }
 
     /// Keeps the fingerprint of a copy that differs from the event processed under its key, for people.
@@ -193,6 +213,9 @@ impl Ledger {
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
         let mut claiming = Claiming::sit(&self.shared.in_flight, asks);
+        if let Some(claimed) = on.claimed {
+            claiming.take(claimed, on);
+        }
         self.ask_hot(&mut claiming, on).await;
         self.ask_durable(&mut claiming, on).await;
         claiming.verdicts()
@@ -309,137 +332,5 @@ impl Ledger {
         {
             self.shared.metrics.hot_failed(&error);
         }
-    }
-}
-
-/// A request's items on their way to their verdicts.
-struct Claiming {
-    items: Vec<Item>,
-}
-
-struct Item {
-    ask: Ask,
-    fence: Fence,
-    seat: Option<Seat>,
-    hot_said: Option<HotSeen>,
-    receipt_elsewhere: bool,
-    verdict: Option<Verdict>,
-}
-
-impl Claiming {
-    fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
-        let items = asks.into_iter().map(|ask| {
-            let mut item = Item {
-                fence: Fence::draw(),
-                seat: None,
-                hot_said: None,
-                receipt_elsewhere: false,
-                verdict: None,
-                ask,
-            };
-            match in_flight.sit(item.ask.key.digest()) {
-                Place::Seat(seat) => item.seat = Some(seat),
-                Place::Queue(hear) => {
-                    item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
-                }
-            }
-            item
-        });
-        Self { items: items.collect() }
-    }
-
-    /// The items that have no verdict yet.
-    fn open(&self) -> impl Iterator<Item = &Item> {
-        self.items.iter().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
-    }
-
-    fn open_mut(&mut self) -> impl Iterator<Item = &mut Item> {
-        self.items.iter_mut().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
-    }
-
-    fn verdicts(self) -> Vec<Verdict> {
-        self.items.into_iter().map(|item| item.verdict.expect("every open item was decided")).collect()
-    }
-}
-
-impl Item {
-    fn hot(&mut self, seen: HotSeen) {
-        if let HotSeen::Done(Done { fingerprint, receipt }) = seen {
-            match receipt {
-                Some(receipt) => self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint)),
-                None => self.receipt_elsewhere = true,
-            }
-        } else {
-            self.hot_said = Some(seen);
-        }
-    }
-
-    /// Takes the durable store's word; returns what the hot store should learn from it.
-    fn decided(&mut self, seen: Seen, on: &Conditions, began: std::time::Instant) -> Option<HotDone> {
-        match seen {
-            Seen::Claimed { attempt, age } => self.first(attempt, age, on, began, true),
-            Seen::Processing { .. } => self.in_flight(),
-            Seen::Held => self.held(),
-            Seen::Done { receipt, age, fingerprint } => {
-                let ttl = on.terms.hot_ttl.saturating_sub(age);
-                let warm = (!ttl.is_zero()).then(|| HotDone {
-                    key: self.ask.key.clone(),
-                    done: Done { fingerprint, receipt: Some(receipt.clone()) },
-                    ttl,
-                });
-                self.done(Arc::new(receipt), Layer::Durable, Some(fingerprint));
-                return warm;
-            }
-        }
-        None
-    }
-
-    fn first(
-        &mut self,
-        attempt: u32,
-        age: Duration,
-        on: &Conditions,
-        began: std::time::Instant,
-        durable: bool,
-    ) {
-        let seat = self.seat.take().expect("only a seated item is asked for");
-        self.verdict = Some(Verdict::First(Claim {
-            key: self.ask.key.clone(),
-            fence: self.fence,
-            attempt,
-            terms: on.terms,
-            route: Arc::clone(&on.route),
-            fingerprint: self.ask.fingerprint,
-            age,
-            taken: began,
-            payload: on.payload.as_ref().map(|payload| payload.id),
-            durable,
-            seat,
-        }));
-    }
-
-    fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Option<Fingerprint>) {
-        let conflict = processed.filter(|processed| *processed != self.ask.fingerprint);
-        if let Some(seat) = self.seat.take() {
-            seat.leave(&Ended::Done(Arc::clone(&receipt), layer, processed));
-        }
-        self.verdict = Some(Verdict::Duplicate { receipt, layer, conflict });
-    }
-
-    fn in_flight(&mut self) {
-        let seat = self.seat.take().expect("only a seated item is asked for");
-        self.verdict = Some(Verdict::InFlight(Waiter::elsewhere(self.ask.clone(), seat)));
-    }
-
-    fn held(&mut self) {
-        if let Some(seat) = self.seat.take() {
-            seat.leave(&Ended::Held);
-        }
-        self.verdict = Some(Verdict::Held);
-    }
-
-    fn unavailable(&mut self, error: Arc<LedgerError>) {
-        drop(self.seat.take());
-        self.verdict = Some(Verdict::Unavailable(error));
     }
 }

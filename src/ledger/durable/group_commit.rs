@@ -111,6 +111,10 @@ impl Writer {
             }
             let batch = self.take();
             self.write(batch).await;
+            if self.queues.ended() && self.deferred.is_empty() && !self.keeper.connected() {
+                // Only strays are left, and the database refuses them: their leases will lapse.
+                return;
+            }
         }
     }
 
@@ -190,7 +194,13 @@ impl Writer {
         let mut batch = batch_of(&writes);
         batch.settles.extend(&strays);
         batch.sort();
-        match self.keeper.commit(&batch).await {
+        let committed = self.keeper.commit(&batch).await;
+        // Not lost with the batch; but refused alone, for what they are, they would go round for ever.
+        let for_what_they_are = matches!(&committed, Err(Failure::Apart(_))) && writes.is_empty();
+        if committed.is_err() && !for_what_they_are {
+            self.strays.extend(strays);
+        }
+        match committed {
             Ok(outcome) => {
                 let mut post = Post::default();
                 for write in writes {
@@ -204,7 +214,13 @@ impl Writer {
                 }
             }
             Err(Failure::Apart(error)) => self.fail(writes, Trouble::Refused(error)),
-            Err(Failure::Trouble(trouble)) => self.fail(writes, trouble),
+            Err(Failure::Trouble(trouble)) => {
+                if writes.is_empty() {
+                    // Nobody waits for strays: a database that refuses them isn't to be asked again at once.
+                    sleep(PROBE_EVERY).await;
+                }
+                self.fail(writes, trouble);
+            }
         }
     }
 
