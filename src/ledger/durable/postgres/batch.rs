@@ -18,7 +18,14 @@ impl Link {
         &mut self,
         batch: &Batch<'_>,
     ) -> Result<Outcome, sqlx::Error> {
-        let query = bind_settles(bind_claims(self.query(sql::BATCH), &batch.claims), batch);
+        let payloads = batch.claims.iter().any(|ask| ask.payload.is_some())
+            || batch.settles.iter().any(|ask| ask.payload.is_some());
+        let query = if payloads {
+            let query = bind_claims(self.query(sql::BATCH_WITH_PAYLOADS), &batch.claims);
+            bind_payloads(bind_settles(query, &batch.settles), batch)
+        } else {
+            bind_settles(bind_claims(self.query(sql::BATCH), &batch.claims), &batch.settles)
+        };
         let rows = self.alone(query).await?;
         let mut outcome = Outcome::default();
         for from in &rows {
@@ -76,10 +83,17 @@ fn bind_claims<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
         .bind(column(asks, |ask| ask.payload.as_ref().map(|payload| uuid(payload.id))))
 }
 
-fn bind_settles<'q>(query: Query<'q>, batch: &Batch<'q>) -> Query<'q> {
-    let asks = &batch.settles;
+fn bind_settles<'q>(query: Query<'q>, asks: &[&'q SettleAsk]) -> Query<'q> {
+    query
+        .bind(asks.iter().map(|ask| uuid(ask.digest.0)).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.fence.0).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| ask.end.state().number()).collect::<Vec<_>>())
+        .bind(asks.iter().map(|ask| encoded(&ask.end)).collect::<Vec<_>>())
+}
+
+fn bind_payloads<'q>(query: Query<'q>, batch: &Batch<'q>) -> Query<'q> {
     // All items of one request share one payload: it travels once.
-    let payloads: BTreeMap<u128, &[u8]> = batch
+    let stored: BTreeMap<u128, &[u8]> = batch
         .claims
         .iter()
         .filter_map(|ask| ask.payload.as_ref())
@@ -90,13 +104,9 @@ fn bind_settles<'q>(query: Query<'q>, batch: &Batch<'q>) -> Query<'q> {
         End::Hold => None,
     };
     query
-        .bind(asks.iter().map(|ask| uuid(ask.digest.0)).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.fence.0).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.end.state().number()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| encoded(&ask.end)).collect::<Vec<_>>())
-        .bind(payloads.keys().copied().map(uuid).collect::<Vec<_>>())
-        .bind(payloads.into_values().collect::<Vec<_>>())
-        .bind(asks.iter().filter_map(dropped).collect::<Vec<_>>())
+        .bind(stored.keys().copied().map(uuid).collect::<Vec<_>>())
+        .bind(stored.into_values().collect::<Vec<_>>())
+        .bind(batch.settles.iter().filter_map(dropped).collect::<Vec<_>>())
 }
 
 fn encoded(end: &End) -> Option<Vec<u8>> {

@@ -23,8 +23,10 @@ use crate::ledger::claim::{Digest, Fence, Fingerprint};
 const SESSION_MARK: (&str, &str) = ("umavez.session", "own");
 const READ_SESSION_MARK: &str = "select current_setting('umavez.session', true)";
 
-/// Plans that read a whole table look right while it is empty, and are kept while it grows.
-const PLAN_BY_INDEX: [(&str, &str); 5] = [
+/// Plans that read a whole table look right while it is empty, and are kept while it grows. Left to itself the
+/// planner may also plan each batch anew, by the number of its rows, for as long as running it takes.
+const PLAN_BY_INDEX: [(&str, &str); 6] = [
+    ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),

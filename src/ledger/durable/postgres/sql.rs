@@ -2,11 +2,14 @@
 //! Written for Postgres 12 and later; every row is found by its `id` alone.
 
 /// Claims and settlements of one batch, decided by one statement. Parameters are columns: $1–$9 the claims,
-/// $10–$13 the settlements, $14–$15 payloads to store, $16 payloads to drop.
+/// $10–$13 the settlements.
 ///
 /// `met` only spares rows that cannot be claimed a lock and a write; whether a claim stands is decided by
 /// `won`, atomically: the conflict clause sees the committed row, whoever wrote it.
-pub(super) const BATCH: &str = "-- umavez: batch
+macro_rules! batch {
+    ($dropped:literal, $stored:literal) => {
+        concat!(
+            "-- umavez: batch
 with clock as materialized (
     select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
 ), ended as (
@@ -15,13 +18,9 @@ with clock as materialized (
     from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
     where e.id = s.id and e.fence = s.fence and e.state = 0
     returning e.id, e.state
-), dropped as (
-    delete from umavez_payload p
-    where p.id = any ($16::uuid[]) and not exists (
-        select from umavez_event e
-        where e.id = any (p.events) and e.payload = p.id
-          and not exists (select from ended where ended.id = e.id and ended.state <> 3))
-), met as materialized (
+",
+            $dropped,
+            "), met as materialized (
     select a.*, e.state, e.hold as e_hold, e.fence as e_fence, e.attempts, e.first_claimed, e.lease_until,
            e.expires, e.fingerprint as e_fingerprint, e.receipt,
            e.id is null or e.state = 2 or (e.state = 1 and e.expires <= clock.now)
@@ -55,12 +54,9 @@ with clock as materialized (
        or (e.state = 0 and e.lease_until <= excluded.first_claimed)
     returning e.id, e.state, e.fence, e.attempts, e.first_claimed, e.lease_until, e.expires, e.fingerprint,
               e.payload
-), stored as (
-    insert into umavez_payload (id, created, events, request)
-    select p.id, clock.now, array(select won.id from won where won.payload = p.id), p.request
-    from clock, unnest($14::uuid[], $15::bytea[]) as p (id, request)
-    where exists (select from won where won.payload = p.id and won.state = 0)
-    on conflict (id) do update set events = umavez_payload.events || excluded.events
+",
+            $stored,
+            "
 )
 select 1::smallint, now, id, state, fence, attempts, first_claimed, lease_until, expires, fingerprint,
        null::bytea
@@ -70,7 +66,30 @@ select 2::smallint, now, id, state, e_fence, attempts, first_claimed, lease_unti
        receipt
 from met, clock where not open
 union all
-select 3::smallint, now, id, state, 0, 0, 0, 0, 0, 0, null from ended, clock";
+select 3::smallint, now, id, state, 0, 0, 0, 0, 0, 0, null from ended, clock"
+        )
+    };
+}
+
+/// For batches in which nothing has a payload: the tables of payloads cost time only by being named.
+pub(super) const BATCH: &str = batch!("", "");
+
+/// $14–$15 payloads to store, $16 payloads to drop.
+pub(super) const BATCH_WITH_PAYLOADS: &str = batch!(
+    "), dropped as (
+    delete from umavez_payload p
+    where p.id = any ($16::uuid[]) and not exists (
+        select from umavez_event e
+        where e.id = any (p.events) and e.payload = p.id
+          and not exists (select from ended where ended.id = e.id and ended.state <> 3))
+",
+    "), stored as (
+    insert into umavez_payload (id, created, events, request)
+    select p.id, clock.now, array(select won.id from won where won.payload = p.id), p.request
+    from clock, unnest($14::uuid[], $15::bytea[]) as p (id, request)
+    where exists (select from won where won.payload = p.id and won.state = 0)
+    on conflict (id) do update set events = umavez_payload.events || excluded.events"
+);
 
 pub(super) const PEEK: &str = "-- umavez: peek
 select 2::smallint, (extract(epoch from statement_timestamp()) * 1000)::bigint, id, state, fence, attempts,
