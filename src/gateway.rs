@@ -255,7 +255,7 @@ async fn serve(
     shared: Arc<Shared>,
     trusted: Arc<[ipnet::IpNet]>,
 ) -> anyhow::Result<()> {
-    let ledger = ledger.on_this_worker().await;
+    let ledger = ledger.on_this_worker(&listening.tracker).await;
     let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
     let flow = Flow::new(ledger, upstream, shared, tunnels);
     listen::serve(TcpListener::from_std(socket)?, PublicDoor { flow, trusted }, listening).await;

@@ -90,11 +90,12 @@ pub enum Answer {
     Unavailable,
     UpstreamError,
     Held,
+    Handshake,
     Refused,
 }
 
 impl Answer {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Forwarded,
         Self::Replayed,
         Self::InFlight,
@@ -103,6 +104,7 @@ impl Answer {
         Self::Unavailable,
         Self::UpstreamError,
         Self::Held,
+        Self::Handshake,
         Self::Refused,
     ];
 
@@ -116,6 +118,7 @@ impl Answer {
             Self::Unavailable => "unavailable",
             Self::UpstreamError => "upstream_error",
             Self::Held => "held",
+            Self::Handshake => "handshake",
             Self::Refused => "refused",
         }
     }

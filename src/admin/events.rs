@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Admin, json as answer};
 use crate::clock::UnixMillis;
+use crate::flow::ResubmitError;
 use crate::ledger::durable::{DurableError, Override, Record, State};
 use crate::ledger::{Digest, EventKey};
 
@@ -96,7 +97,7 @@ impl Admin {
         }
     }
 
-    /// Releases a held event and sends its stored request again, now.
+    /// Sends a held event's stored request again, now.
     pub(super) async fn replay<B>(&self, request: &Request<B>, peer: SocketAddr) -> Response<Bytes> {
         let digest = match wanted(request) {
             Ok(digest) => digest,
@@ -122,17 +123,18 @@ impl Admin {
             }
             Err(error) => return down(&error),
         };
-        if let Err(error) = self.ledger.change(&record, Override::Release, &actor(peer)).await {
-            return down(&error);
-        }
-        match self.flow.resubmit(&payload).await {
+        match self.flow.resubmit(&record, payload, &actor(peer)).await {
             Ok(sent) => answer(
                 StatusCode::OK,
                 &json!({"key": record.key, "before": "held", "answer": sent.status.as_u16(), "verdict": sent.said}),
             ),
-            Err(error) => {
-                answer(StatusCode::CONFLICT, &json!({"error": error.to_string(), "key": record.key}))
-            }
+            Err(ResubmitError::Durable(error)) => down(&error),
+            Err(
+                error @ (ResubmitError::Unreadable(_)
+                | ResubmitError::NoRoute(_)
+                | ResubmitError::NotHeld(_)
+                | ResubmitError::Gone),
+            ) => answer(StatusCode::CONFLICT, &json!({"error": error.to_string(), "key": record.key})),
         }
     }
 }

@@ -41,7 +41,8 @@ pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> (Vec<Sec
     (secrets, public_key)
 }
 
-fn secrets(field: &Field<'_>, signature: Option<&Signature>) -> Vec<Secret> {
+/// A list of secrets, or one; each of the form that the signature takes, where there is one.
+pub(super) fn secrets(field: &Field<'_>, signature: Option<&Signature>) -> Vec<Secret> {
     let fields = field.one_or_list();
     if fields.is_empty() {
         field.fail("the list is empty", "name a secret, or leave it out");

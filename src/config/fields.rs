@@ -47,6 +47,8 @@ pub(super) const ROUTE: &[&str] = &[
     "on_unsigned",
     "on_unknown",
     "on_durable_down",
+    "handshake",
+    "verify_token",
     "receipt_limit",
     "receipt_headers",
     "duplicate_answer",

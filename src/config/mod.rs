@@ -4,6 +4,7 @@
 mod credentials;
 mod embedded;
 mod fields;
+mod handshake;
 mod load;
 mod pattern;
 mod problem;
@@ -161,6 +162,10 @@ pub struct RouteConfig {
     pub on_keyless: OnKeyless,
     pub on_unsigned: OnUnsigned,
     pub on_durable_down: OnDurableDown,
+    /// Whether the gateway answers the provider's handshakes itself.
+    pub handshake: HandshakeBy,
+    /// The tokens that the operator chose at the provider, for handshakes that repeat one.
+    pub verify_tokens: Vec<Secret>,
     /// Longest body kept in a receipt, bytes; 0 keeps none.
     pub receipt_limit: usize,
     /// Response headers kept in a receipt besides `Content-Type` and `Location`.
@@ -182,6 +187,14 @@ pub enum OnUnsigned {
     #[default]
     Unauthorized,
     AcceptAndDrop,
+}
+
+/// Who answers what a provider sends to check a URL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandshakeBy {
+    #[default]
+    App,
+    Gateway,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
     DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
-    providers, units,
+    handshake, providers, units,
 };
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::{ItemRules, Provider};
@@ -64,6 +64,7 @@ pub(super) fn read<'a>(
     };
     let (secrets, public_key) = credentials::read(&route, provider.as_deref());
     credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref());
+    let (handshake, verify_tokens) = handshake::read(&route, provider.as_deref());
     let upstream = match route.field("upstream") {
         Some(field) => target(&field),
         None => around.upstream.cloned().or_else(|| {
@@ -96,6 +97,8 @@ pub(super) fn read<'a>(
         on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
         on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),
         on_durable_down: on_durable_down(&route, times.terms.on_unknown),
+        handshake,
+        verify_tokens,
         receipt_limit,
         receipt_headers: headers(&route, "receipt_headers", &[]),
         duplicate_answer: duplicate_answer(&route, provider.as_deref(), receipt_limit),
@@ -131,7 +134,7 @@ fn required<T>(
 }
 
 /// A word (or number) of a closed set.
-fn choice<T: Copy>(route: &Section<'_>, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
+pub(super) fn choice<T: Copy>(route: &Section<'_>, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
     let field = route.field(field)?;
     let written = field.word()?;
     let found = choices.iter().find(|(word, _)| *word == written).map(|(_, value)| *value);

@@ -3,6 +3,7 @@
 mod answer;
 pub mod body;
 mod forward;
+mod handshake;
 pub mod pass;
 mod plan;
 mod prepared;
@@ -24,6 +25,7 @@ use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::Slot;
 use crate::metrics;
+use crate::providers::{BadSignature, Items};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
@@ -65,6 +67,14 @@ struct Arrived {
     caller: Caller,
 }
 
+/// What a request of a dedup route came to before the first claim.
+#[expect(clippy::large_enum_variant, reason = "nearly every request is the large one, and it is moved once")]
+enum Arrival {
+    Event(Work),
+    /// What the provider sent to check the URL, answered.
+    Handshake(Response<Bytes>),
+}
+
 impl Flow {
     pub fn new(ledger: Ledger, upstream: Upstream, shared: Arc<Shared>, tunnels: Tunnels) -> Self {
         Self { ledger, upstream: Arc::new(upstream), shared, tunnels }
@@ -77,7 +87,10 @@ impl Flow {
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
         match found {
             Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
-            Found::PassThrough(target) => self.pass(Some(&target), request, caller, slot).await,
+            Found::PassThrough(route) => match route.answer_probe(&request) {
+                Some(answer) => answer.map(Body::from),
+                None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
+            },
             Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
         }
     }
@@ -109,7 +122,8 @@ impl Flow {
         let began = monotonic();
         let done = match self.arrive(&route, path_params, request, caller).await {
             Err(refusal) => refused(&refusal),
-            Ok(work) => self.to_the_end(work).await,
+            Ok(Arrival::Event(work)) => self.to_the_end(work).await,
+            Ok(Arrival::Handshake(answer)) => answered(answer),
         };
         route.metrics.request(done.class);
         let took = began.elapsed();
@@ -138,7 +152,7 @@ impl Flow {
         path_params: Vec<(String, String)>,
         request: Request<Incoming>,
         caller: Caller,
-    ) -> Result<Work, Refusal> {
+    ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
@@ -155,18 +169,19 @@ impl Flow {
             ) => raw.clone(),
         };
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
-        route.verify(&arrived, self.shared.clock.now()).map_err(|bad| {
-            route.metrics.unsigned.increment(1);
-            tracing::warn!(route = %config.name, error = %bad, "refused: unsigned");
-            Refusal::Unsigned {
-                answer: match config.on_unsigned {
-                    OnUnsigned::Unauthorized => StatusCode::UNAUTHORIZED,
-                    OnUnsigned::AcceptAndDrop => StatusCode::OK,
-                },
+        let now = self.shared.clock.now();
+        let unsigned = route.unsigned_handshake(&arrived);
+        if unsigned.is_none() {
+            route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad))?;
+        }
+        let mut items = if unsigned.is_some() { Items::none() } else { route.items(&arrived) };
+        if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
+            if let Some(answer) = route.answer_handshake(handshake, &arrived, now) {
+                return Ok(Arrival::Handshake(answer));
             }
-        })?;
-        let items = route.items(&arrived);
-        Ok(Work { route: Arc::clone(route), arrived, items })
+            items = Items::none();
+        }
+        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, replay: None }))
     }
 
     /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
@@ -217,15 +232,27 @@ fn refusal(error: body::BodyError) -> Refusal {
     }
 }
 
-fn refused(refusal: &Refusal) -> Done {
-    Done {
-        answer: refusal.answer(),
-        class: refusal.class(),
-        said: refusal.said(),
-        key: None,
-        attempt: 0,
-        elsewhere: Duration::ZERO,
+fn unsigned_refusal(route: &Route, bad: &BadSignature) -> Refusal {
+    route.metrics.unsigned.increment(1);
+    tracing::warn!(route = %route.config.name, error = %bad, "refused: unsigned");
+    Refusal::Unsigned {
+        answer: match route.config.on_unsigned {
+            OnUnsigned::Unauthorized => StatusCode::UNAUTHORIZED,
+            OnUnsigned::AcceptAndDrop => StatusCode::OK,
+        },
     }
+}
+
+fn refused(refusal: &Refusal) -> Done {
+    without_claim(refusal.answer(), refusal.class(), refusal.said())
+}
+
+fn answered(handshake: Response<Bytes>) -> Done {
+    without_claim(handshake, metrics::Answer::Handshake, metrics::Said::Keyless.label())
+}
+
+fn without_claim(answer: Response<Bytes>, class: metrics::Answer, said: &'static str) -> Done {
+    Done { answer, class, said, key: None, attempt: 0, elsewhere: Duration::ZERO }
 }
 
 fn micros(duration: Duration) -> u64 {

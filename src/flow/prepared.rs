@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Method};
 use super::Arrived;
 use super::route::{Match, RouteTable};
 use crate::clock::UnixMillis;
-use crate::config::{RouteConfig, Target};
+use crate::config::RouteConfig;
 use crate::metrics;
 use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Verifier};
 
@@ -36,7 +36,7 @@ pub enum Found {
     /// An event of this route; the values of its pattern's placeholders as they stand in the path.
     Event { route: Arc<Route>, path_params: Vec<(String, String)> },
     /// Not an event, though its path belongs to a route: a handshake, a probe.
-    PassThrough(Target),
+    PassThrough(Arc<Route>),
     /// No route's business.
     Nothing,
 }
@@ -133,9 +133,7 @@ impl Routes {
             Some(Match { index, path_params, event: true, .. }) => {
                 Found::Event { route: Arc::clone(&self.routes[index]), path_params }
             }
-            Some(Match { index, event: false, .. }) => {
-                Found::PassThrough(self.routes[index].config.upstream.clone())
-            }
+            Some(Match { index, event: false, .. }) => Found::PassThrough(Arc::clone(&self.routes[index])),
             None => Found::Nothing,
         }
     }

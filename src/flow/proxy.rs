@@ -18,7 +18,8 @@ use super::{Arrived, Flow};
 use crate::clock::monotonic;
 use crate::config::{OnDurableDown, OnKeyless, RouteConfig};
 use crate::ledger::{
-    Ask, Conditions, EventKey, Fingerprint, OnUnknown, Receipt, Settlement, Verdict, Waited, WithoutDurable,
+    Ask, Claimed, Conditions, EventKey, Fingerprint, OnUnknown, Payload, Receipt, Settlement, Verdict,
+    Waited, WithoutDurable,
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
@@ -33,6 +34,16 @@ pub(super) struct Work {
     pub(super) route: Arc<Route>,
     pub(super) arrived: Arrived,
     pub(super) items: Items,
+    /// Set where a person replays a held event.
+    pub(super) replay: Option<Replay>,
+}
+
+/// A held event that a person has claimed anew, to send its stored request again. Its sender was told that it is safe
+/// and will not come again: whatever doesn't end in `commit` is held again.
+#[derive(Clone, Debug)]
+pub(super) struct Replay {
+    pub(super) claimed: Claimed,
+    pub(super) payload: Arc<Payload>,
 }
 
 /// What one request came to, for the log and the counters.
@@ -102,17 +113,24 @@ impl Run<'_> {
             return Vec::new();
         }
         let config = self.config();
-        let payload = (config.terms.on_unknown == OnUnknown::Hold)
-            .then(|| Arc::new(forward::payload(&self.work.arrived)));
-        let conditions = Conditions {
+        let mut conditions = Conditions {
             route: Arc::clone(&config.name),
             terms: config.terms,
             without_durable: match config.on_durable_down {
                 OnDurableDown::Reject => WithoutDurable::Refuse,
                 OnDurableDown::HotOnly | OnDurableDown::Bypass => WithoutDurable::HotOnly,
             },
-            payload,
+            payload: None,
+            claimed: None,
         };
+        if let Some(replay) = &self.work.replay {
+            conditions.terms.on_unknown = OnUnknown::Hold;
+            conditions.without_durable = WithoutDurable::Refuse;
+            conditions.payload = Some(Arc::clone(&replay.payload));
+            conditions.claimed = Some(replay.claimed);
+        } else if config.terms.on_unknown == OnUnknown::Hold {
+            conditions.payload = Some(Arc::new(forward::payload(&self.work.arrived)));
+        }
         self.flow.ledger.claim(asks, &conditions).await
     }
 
@@ -121,7 +139,7 @@ impl Run<'_> {
         let exposed = plan.claims.iter().filter(|claim| !claim.is_durable()).count();
         self.work.route.metrics.exposed.increment(u64::try_from(exposed).unwrap_or(u64::MAX));
         let Some(error) = plan.unavailable.take() else { return Ok(plan) };
-        if self.config().on_durable_down == OnDurableDown::Bypass {
+        if self.config().on_durable_down == OnDurableDown::Bypass && self.work.replay.is_none() {
             self.work
                 .route
                 .metrics
@@ -132,7 +150,8 @@ impl Run<'_> {
         }
         let count = plan.claims.len();
         if count > 0 {
-            self.flow.ledger.settle(plan.claims, Settlement::Release).await;
+            let unprocessed = if self.work.replay.is_some() { Settlement::Hold } else { Settlement::Release };
+            self.flow.ledger.settle(plan.claims, unprocessed).await;
         }
         Err(Refusal::LedgerDown(error))
     }
@@ -157,7 +176,8 @@ impl Run<'_> {
         self.elsewhere += took;
         self.work.route.metrics.upstream.record(took);
         self.count_outcome(&outcome);
-        let ending = rule(&outcome, &config.done, config.terms.on_unknown);
+        let ending = self.ending(&outcome);
+        let held = ending == Ending::Hold && !claims.is_empty();
         let settlement = self.settlement(ending, &outcome);
         if !claims.is_empty() {
             let count = claims.len();
@@ -168,14 +188,20 @@ impl Run<'_> {
                 .metrics
                 .lease_lost
                 .increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
-            if ending == Ending::Hold {
-                tracing::warn!(route = %config.name, key = self.key, "held: nobody knows whether the app has processed this event");
-                return self.done(answer::held(), Answer::Held, Said::Held.label());
-            }
         }
-        if ending == Ending::Commit && !self.all_done(waiting, deadline).await {
+        if held {
+            tracing::warn!(route = %config.name, key = self.key, "held: nobody knows whether the app has processed this event");
+        }
+        // No 2xx while a part of the batch is in flight elsewhere: the sender would not come again.
+        let told_success =
+            held || matches!(&outcome, Outcome::Answered(answer) if answer.status().is_success());
+        if (told_success || ending == Ending::Commit) && !self.all_done(waiting, deadline).await {
             return self.refuse(Refusal::InFlight { answer: config.in_flight_answer });
         }
+        if held && self.work.replay.is_none() {
+            return self.done(answer::held(), Answer::Held, Said::Held.label());
+        }
+        let said = if held { Said::Held } else { said };
         let (answer, class) = answer::forwarded(outcome, said);
         self.done(answer, class, said.label())
     }
@@ -234,6 +260,14 @@ impl Run<'_> {
         }
         self.elsewhere += began.elapsed();
         all
+    }
+
+    fn ending(&self, outcome: &Outcome) -> Ending {
+        let config = self.config();
+        match rule(outcome, &config.done, config.terms.on_unknown) {
+            Ending::Release if self.work.replay.is_some() => Ending::Hold,
+            ending @ (Ending::Commit | Ending::Release | Ending::Hold) => ending,
+        }
     }
 
     fn settlement(&self, ending: Ending, outcome: &Outcome) -> Settlement {

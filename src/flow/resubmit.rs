@@ -1,14 +1,18 @@
-//! A person lets a held event through: its stored request goes the way of any other from the claim on. It was
-//! verified when it came, so its signature is not looked at again.
+//! A person lets a held event through: it is claimed anew, and its stored request goes the way of any other from there.
+//! It was verified when it came, so its signature is not looked at again. Its sender was told that it is safe and won't
+//! come again: unless the app takes it now, it is held again.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
 
-use super::proxy::Work;
+use super::proxy::{Replay, Work};
 use super::{Arrived, Flow, Found};
-use crate::ledger::Payload;
+use crate::ledger::durable::{DurableError, Override, Record, State};
+use crate::ledger::{Claimed, Fence, Payload};
 use crate::upstream::headers::Caller;
 use crate::upstream::public_url;
 
@@ -26,14 +30,25 @@ pub enum ResubmitError {
     Unreadable(&'static str),
     #[error("no route of the configuration takes {0} any more")]
     NoRoute(String),
+    #[error("only a held event can be replayed; this one is {0:?} now")]
+    NotHeld(State),
+    #[error("it is not remembered any more")]
+    Gone,
+    #[error("the durable store gave no answer")]
+    Durable(#[source] DurableError),
 }
 
 impl Flow {
-    /// Sends a stored request again; items that are done meanwhile are left out of it.
+    /// Sends a held event's stored request again; items that are done meanwhile are left out of it.
     ///
     /// # Errors
-    /// When the payload isn't one of ours, or its route is gone.
-    pub async fn resubmit(&self, payload: &Payload) -> Result<Resubmit, ResubmitError> {
+    /// When the payload isn't one of ours, its route is gone, or the event isn't held any more: then nothing was changed.
+    pub async fn resubmit(
+        &self,
+        record: &Record,
+        payload: Payload,
+        actor: &str,
+    ) -> Result<Resubmit, ResubmitError> {
         let request = parse(&payload.request)?;
         let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
@@ -46,7 +61,22 @@ impl Flow {
             .unwrap_or_else(|_| request.body().clone());
         let arrived = Arrived { decoded, url, path_params, caller, request };
         let items = route.items(&arrived);
-        let done = self.to_the_end(Work { route, arrived, items }).await;
+        let (fence, lease) = (Fence::draw(), route.config.terms.lease);
+        let changed = self.ledger.change(record, Override::Replay { fence, lease }, actor).await;
+        match changed.map_err(ResubmitError::Durable)? {
+            Some((State::Held, _)) => {}
+            Some((now, _)) => return Err(ResubmitError::NotHeld(now)),
+            None => return Err(ResubmitError::Gone),
+        }
+        let now = self.shared.clock.now();
+        let claimed = Claimed {
+            digest: record.digest,
+            fence,
+            attempt: record.attempts.saturating_add(1),
+            age: Duration::from_millis(now.0.saturating_sub(record.first_claimed.0)),
+        };
+        let replay = Some(Replay { claimed, payload: Arc::new(payload) });
+        let done = self.to_the_end(Work { route, arrived, items, replay }).await;
         Ok(Resubmit { status: done.answer.status(), said: done.said })
     }
 }

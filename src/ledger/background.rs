@@ -147,7 +147,7 @@ impl Work {
             Job::Settle { claims, settlement } => settle(ledger, claims, settlement).await,
             Job::CatchUp(mut event, claimed) => {
                 event.age = claimed.elapsed();
-                let said = ledger.shared.durable.record_hot_only(vec![event.clone()]).await;
+                let said = ledger.durable.record_hot_only(vec![event.clone()]).await;
                 said.is_err().then_some(Job::CatchUp(event, claimed))
             }
             Job::Forget(key) => ledger.hot.forget(&key).await.is_err().then_some(Job::Forget(key)),

@@ -8,7 +8,8 @@ use super::claim::{Claim, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
 use super::hot::{Done, HotDone, HotSeen};
 use super::in_flight::{Ended, InFlight, Place, Seat};
-use super::{Ask, Conditions, LedgerError, Verdict, Waiter};
+use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter};
+use crate::clock::monotonic;
 
 /// A request's items on their way to their verdicts.
 pub(super) struct Claiming {
@@ -44,6 +45,17 @@ impl Claiming {
             item
         });
         Self { items: items.collect() }
+    }
+
+    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
+    /// unused, and the event is held again.
+    pub(super) fn take(&mut self, claimed: Claimed, on: &Conditions) {
+        let mut items = self.items.iter_mut();
+        if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
+        {
+            item.fence = claimed.fence;
+            item.first(claimed.attempt, claimed.age, on, monotonic(), true);
+        }
     }
 
     /// The items that have no verdict yet.

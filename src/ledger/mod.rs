@@ -49,6 +49,17 @@ pub struct Conditions {
     pub without_durable: WithoutDurable,
     /// The request to store with the claims; present exactly where `terms.on_unknown` is `Hold`.
     pub payload: Option<Arc<Payload>>,
+    pub claimed: Option<Claimed>,
+}
+
+/// An event that a person has claimed anew already ([`Override::Replay`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pub digest: Digest,
+    pub fence: Fence,
+    pub attempt: u32,
+    /// How long ago it was first claimed.
+    pub age: Duration,
 }
 
 /// What may happen while the durable store can't be reached.
@@ -92,12 +103,12 @@ pub enum LedgerError {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     hot: Hot,
+    durable: Durable,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    durable: Durable,
     in_flight: Arc<InFlight>,
     background: Background,
     clock: Clock,
@@ -119,9 +130,8 @@ impl Ledger {
         let in_flight = InFlight::new();
         let (background, work) = Background::new();
         let flushed = CancellationToken::new();
-        let shared =
-            Arc::new(Shared { durable, in_flight, background, clock, metrics, flushed: flushed.clone() });
-        let ledger = Self { hot, shared };
+        let shared = Arc::new(Shared { in_flight, background, clock, metrics, flushed: flushed.clone() });
+        let ledger = Self { hot, durable, shared };
         let work = work.run(ledger.clone(), stop.clone());
         tracker.spawn(async move {
             work.await;
@@ -137,14 +147,18 @@ impl Ledger {
         ledger
     }
 
-    /// A handle whose hot connection belongs to the calling thread's runtime.
-    pub async fn on_this_worker(&self) -> Self {
-        Self { hot: self.hot.on_this_worker().await, shared: Arc::clone(&self.shared) }
+    /// A handle whose hot connection, and whose answers, belong to the calling thread's runtime.
+    pub async fn on_this_worker(&self, tracker: &TaskTracker) -> Self {
+        Self {
+            hot: self.hot.on_this_worker().await,
+            durable: self.durable.on_this_worker(tracker),
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// The durable store, for the event API and the sweeper.
     pub fn durable(&self) -> &Durable {
-        &self.shared.durable
+        &self.durable
     }
 
     /// The hot store, for health and the event API.
@@ -177,7 +191,7 @@ impl Ledger {
         to: Override,
         actor: &str,
     ) -> Result<Option<(State, Option<State>)>, DurableError> {
-        let changed = self.shared.durable.change(record.digest, to, actor).await?;
+        let changed = self.durable.change(record.digest, to, actor).await?;
         self.forget_hot(EventKey::from_text(&*record.key)).await;
         Ok(changed)
     }
@@ -193,12 +207,15 @@ impl Ledger {
 
     /// Keeps the fingerprint of a copy that differs from the event processed under its key, for people.
     pub fn note_conflict(&self, ask: &Ask) {
-        self.shared.durable.note_conflict(ask.key.digest(), ask.fingerprint);
+        self.durable.note_conflict(ask.key.digest(), ask.fingerprint);
     }
 
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
         let mut claiming = Claiming::sit(&self.shared.in_flight, asks);
+        if let Some(claimed) = on.claimed {
+            claiming.take(claimed, on);
+        }
         self.ask_hot(&mut claiming, on).await;
         self.ask_durable(&mut claiming, on).await;
         claiming.verdicts()
@@ -226,7 +243,7 @@ impl Ledger {
         }
         // A receipt that was too long for the hot store is the durable store's to give.
         for item in claiming.items.iter_mut().filter(|item| item.receipt_elsewhere) {
-            let receipt = match self.shared.durable.peek(vec![item.ask.key.digest()]).await {
+            let receipt = match self.durable.peek(vec![item.ask.key.digest()]).await {
                 Ok(mut seen) => match seen.pop().flatten() {
                     Some(Seen::Done { receipt, .. }) => receipt,
                     Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held) | None => {
@@ -257,7 +274,7 @@ impl Ledger {
             return;
         }
         let began = monotonic();
-        let said = self.shared.durable.claim(asks).await;
+        let said = self.durable.claim(asks).await;
         self.shared.metrics.durable_took(began.elapsed());
         match said {
             Ok(seen) => {

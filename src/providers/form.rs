@@ -12,6 +12,22 @@ pub(super) fn field(form: &[u8], name: &str) -> Option<Vec<u8>> {
     })
 }
 
+/// Whether the form is exactly these fields, each once, none blank.
+pub(super) fn holds_only(form: &[u8], names: &[String]) -> bool {
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    for pair in form.split(|byte| *byte == b'&') {
+        let mut halves = pair.splitn(2, |byte| *byte == b'=');
+        let name = decode(halves.next().unwrap_or_default());
+        let value = decode(halves.next().unwrap_or_default());
+        let known = names.iter().any(|known| known.as_bytes() == name);
+        if !known || found.contains(&name) || value.trim_ascii().is_empty() {
+            return false;
+        }
+        found.push(name);
+    }
+    found.len() == names.len()
+}
+
 fn decode(text: &[u8]) -> Vec<u8> {
     let spaced: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
     percent_decode(&spaced).collect()
@@ -34,6 +50,11 @@ mod tests {
         assert_eq!(field(b"%61=%FF%00", "a").as_deref(), Some(&b"\xFF\x00"[..]));
         assert_eq!(field(b"a&b=", "a").as_deref(), Some(&b""[..]));
         assert_eq!(field(b"ab=1", "a"), None);
+        let only = |form: &[u8]| holds_only(form, &["a".to_owned(), "b".to_owned()]);
+        assert!(only(b"a=1&b=2") && only(b"b=2&%61=1"));
+        for other in [&b"a=1"[..], b"a=1&b=", b"a=1&b=2&a=1", b"a=1&b=2&c=3", b"a=1&b=2&", b"", b"a&b"] {
+            assert!(!only(other), "{other:?}");
+        }
         assert_eq!(query_of("https://x/y?a=b?c#d"), Some("a=b?c"));
     }
 }

@@ -69,6 +69,13 @@ impl fmt::Display for Keyless {
     }
 }
 
+impl Items {
+    /// A delivery that is no event.
+    pub fn none() -> Self {
+        Self { list: Vec::new(), tree: Tree::default(), format: Format::Whole }
+    }
+}
+
 impl Item {
     /// Where the item stands in the body: `$`, `[0]`, `entry[0].changes[0].value.messages[0]`, `Notification[0]`.
     pub fn place(&self) -> String {

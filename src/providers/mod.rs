@@ -6,6 +6,7 @@ use http::{HeaderMap, Method};
 mod catalogue;
 mod cut;
 mod form;
+mod handshake;
 mod items;
 mod json;
 mod part;
@@ -20,6 +21,7 @@ mod values;
 mod xml;
 
 pub use catalogue::UnknownProvider;
+pub use handshake::{Handshake, Needs};
 pub use items::{Item, Items, Keyless, Part};
 pub use rules::{ItemRules, KeyRuleError};
 pub use schema::{Answer, Notes, Provider, Redact, SchemaError};

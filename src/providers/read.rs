@@ -105,7 +105,7 @@ fn read_json<'a>(text: Cow<'a, [u8]>, rules: &Compiled) -> Body<'a> {
     }
 }
 
-fn is_form(delivery: &Delivery<'_>) -> bool {
+pub(super) fn is_form(delivery: &Delivery<'_>) -> bool {
     let value = delivery.headers.get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
     let essence = value.and_then(|value| value.split(|byte| *byte == b';').next());
     essence.is_some_and(|essence| {

@@ -8,6 +8,7 @@ use http::HeaderName;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::handshake::{Handshake, HandshakeText};
 use super::part::{PartText, Selector};
 use super::rules::{Compiled, FaultAt, Format, ItemRules, RuleFault, RuleText, item_path};
 use super::signature::Signature;
@@ -38,6 +39,8 @@ pub struct Provider {
     pub redact: Vec<Redact>,
     pub signature: Option<Signature>,
     pub rules: ItemRules,
+    /// What it sends to check the URL.
+    pub handshakes: Vec<Handshake>,
     pub notes: Notes,
 }
 
@@ -69,7 +72,7 @@ pub struct Notes {
     pub retries: String,
     /// What to set up there.
     pub setup: String,
-    /// What it sends to check the URL; such requests reach the app.
+    /// What it sends to check the URL.
     pub handshake: String,
     /// How far these facts are measured, read in code, or only documented.
     pub known: String,
@@ -143,6 +146,8 @@ struct File {
     envelope: Vec<Spanned<String>>,
     item: Vec<ItemText>,
     #[serde(default)]
+    handshake: Vec<Spanned<HandshakeText>>,
+    #[serde(default)]
     notes: Notes,
 }
 
@@ -158,7 +163,8 @@ struct ItemText {
     keyless: bool,
 }
 
-type Fault = (usize, String);
+/// Where in the file, in bytes, and what is wrong there.
+pub(super) type Fault = (usize, String);
 
 impl File {
     fn finish(self) -> Result<Provider, Fault> {
@@ -169,6 +175,11 @@ impl File {
             return Err((self.name.span().start, "the name must not be empty".into()));
         }
         let rules = compile(self.item, &self.envelope, self.json_in_form)?;
+        let handshakes = self.handshake.into_iter().map(|table| {
+            let start = table.span().start;
+            table.into_inner().finish(start)
+        });
+        let handshakes = handshakes.collect::<Result<_, _>>()?;
         let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
         Ok(Provider {
             name: self.name.into_inner(),
@@ -184,6 +195,7 @@ impl File {
             redact,
             signature: self.signature,
             rules,
+            handshakes,
             notes: self.notes,
         })
     }

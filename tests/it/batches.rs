@@ -233,6 +233,32 @@ async fn a_batch_with_an_item_in_flight_is_not_answered_before_that_item_is_done
 }
 
 #[tokio::test]
+async fn a_batch_that_is_parked_is_not_answered_before_an_item_in_flight_is_done() {
+    // The same where the route holds: "it is safe" is said of every event of the batch, or not at all.
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let upstream = Upstream::deciding(move |_, nth| match nth {
+        1 => Reply::new(500, "broken").behind(&held),
+        2 => Reply::hang_up(),
+        _ => Reply::new(200, ""),
+    })
+    .await;
+    let route = format!("{META}on_unknown = \"hold\"\n");
+    let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
+    let first = gateway.sending(&messages(&["a"]));
+    upstream.until_received(1).await;
+    let second = gateway.sending(&messages(&["a", "b"]));
+    upstream.until_received(2).await;
+    gateway.until_metric("umavez_settlements_total", &[("settlement", "hold")], 1.0).await;
+    gate.open();
+    assert_eq!(first.await.unwrap().status, 500);
+    let second = second.await.unwrap();
+    assert!(second.asks_for_a_retry(), "b is parked, and a failed: {}", second.status);
+    assert_eq!(gateway.send(&messages(&["a", "b"])).await.status, 200);
+    assert_eq!(ids(&upstream.last().body), ["a"]);
+}
+
+#[tokio::test]
 async fn the_same_event_twice_in_one_batch_is_forwarded_once() {
     let upstream = Upstream::answering(200, "").await;
     let gateway = Gateway::in_front_of(&upstream).route(META).start().await;

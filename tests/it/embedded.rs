@@ -48,7 +48,7 @@ async fn memory_and_files_stay_bounded_under_many_ids() {
             .map(|worker| {
                 tokio::spawn(async move {
                     let mut connection = crate::support::Connection::to(address).await;
-                    for n in 0..125 {
+                    for n in 0..60 {
                         connection.send(&order(&format!("{round}-{worker}-{n}"))).await;
                     }
                 })

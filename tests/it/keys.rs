@@ -261,7 +261,7 @@ async fn status_steps_of_one_evolution_message_are_four_events() {
     )];
     for status in ["SERVER_ACK", "DELIVERY_ACK", "READ"] {
         let body = format!(
-            r#"{{"event":"messages.update","instance":"loja","data":{{"keyId":"3EB0AA","status":"{status}"}}}}"#
+            r#"{{"event":"messages.update","instance":"loja","data":{{"keyId":"3EB0AA","remoteJid":"5511987654321@s.whatsapp.net","fromMe":true,"status":"{status}"}}}}"#
         );
         series.push(Delivery::json("/evo", body));
     }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, durable_toml, nobody, order,
+    Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, durable_toml, eventually,
+    nobody, order,
 };
 
 #[tokio::test]
@@ -55,7 +56,9 @@ async fn a_store_that_fails_shows_and_is_no_duplicate() {
         assert_eq!(gateway.send(&order(&format!("u{n}"))).await.status, 200);
     }
     let metrics = gateway.metrics().await;
-    assert_eq!(metrics.value("umavez_bypassed_total", &[("route", "orders")]), 10.0);
+    // The hot store in the process goes on deciding: exposed, but not yet without any dedup.
+    assert_eq!(metrics.value("umavez_exposed_total", &[("route", "orders")]), 10.0);
+    assert_eq!(metrics.value("umavez_bypassed_total", &[("route", "orders")]), 0.0);
     assert!(metrics.value("umavez_store_errors_total", &[("store", "durable")]) >= 1.0);
     assert_eq!(metrics.value("umavez_duplicates_total", &[]), 0.0);
     assert_eq!(upstream.received(), 11);
@@ -102,8 +105,9 @@ async fn counters_say_exactly_what_happened() {
     assert!(metrics.value("umavez_store_duration_seconds_count", &[("store", "durable")]) >= 4.0);
 
     // One line per request tells the verdict and a short digest of the key, and never the key.
-    let lines = gateway.log_lines();
-    let told = |verdict: &str| lines.iter().filter(|line| line["verdict"] == verdict).count();
+    let told = |verdict: &str| gateway.log_lines().iter().filter(|line| line["verdict"] == verdict).count();
+    // Lines come through a pipe: the last one may be on its way.
+    eventually("ten lines", async || told("first") + told("duplicate") + told("in_flight") == 10).await;
     assert_eq!((told("first"), told("duplicate"), told("in_flight")), (4, 5, 1));
     assert!(!gateway.logs().contains("orders:one") && !gateway.logs().contains("a:one"));
 }
@@ -112,7 +116,7 @@ async fn counters_say_exactly_what_happened() {
 async fn no_token_of_a_request_shows_in_logs_or_metrics() {
     // SEC-2: tokens in the path or query ended up in logs and metric labels.
     let upstream = Upstream::answering(200, "").await;
-    let dead = nobody().await;
+    let dead = nobody();
     let routes = format!(
         "[[route]]\nname = \"in\"\npath = \"/h/{{token}}/in\"\nkey = [\"path:token\", \"$.id\"]\nbody_limit = \"1KiB\"\n\
          [[route]]\nname = \"dead\"\npath = \"/dead/{{token}}\"\nkey = [\"$.id\"]\nupstream = \"http://{dead}\"\n\

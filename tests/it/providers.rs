@@ -109,6 +109,39 @@ fn every_fixture_yields_its_items_places_and_parts() {
     assert!(seen > 0);
 }
 
+/// The fixtures that are handshakes, the secret to answer with, and the answer that EXPECT.md wants.
+/// A case, how its item shows, and the status and body where the gateway answers it.
+type Shaken = (&'static str, &'static str, Option<(u16, &'static str)>);
+
+const HANDSHAKES: &[Shaken] = &[
+    ("discord-ping", "", Some((204, ""))),
+    ("graph-validation-handshake", "", Some((200, "Validation: fixture token+1"))),
+    ("slack-url-verification", "", Some((200, "fixture-challenge-3eZbrw"))),
+    ("sns-subscription-confirmation", "", None),
+    ("zoom-url-validation", "fixture-zoom-secret-token", Some((200, "{\"encryptedToken\":\"0b579bcb"))),
+];
+
+#[test]
+fn the_handshakes_among_the_fixtures_and_nothing_else_are_told_and_answered() {
+    for case in cases() {
+        let provider = Provider::shipped(case.provider()).unwrap();
+        let delivery = case.delivery();
+        let found = provider.handshakes.iter().find(|handshake| handshake.is(&delivery));
+        let known = HANDSHAKES.iter().find(|(name, ..)| *name == case.name);
+        assert_eq!(found.is_some(), known.is_some(), "{}", case.name);
+        let (Some(handshake), Some((_, secret, wanted))) = (found, known) else { continue };
+        assert!(case.items.iter().all(|(_, parts)| parts.is_none()), "{}", case.name);
+        let answer = handshake.answer(&delivery, &[], Some(secret.as_bytes()));
+        match (answer, wanted) {
+            (Some(answer), Some((status, body))) => {
+                assert_eq!(answer.status, *status);
+                assert!(answer.body.starts_with(body), "{}: {}", case.name, answer.body);
+            }
+            (answer, wanted) => assert_eq!(answer.is_some(), wanted.is_some(), "{}", case.name),
+        }
+    }
+}
+
 #[test]
 fn every_shipped_provider_has_a_fixture() {
     let cases = cases();
@@ -313,6 +346,14 @@ fn a_provider_file_that_is_wrong_says_where_and_how_to_mend_it() {
         ("done = [\"2xx\"]\n[[item]]\nkey = [\"$.id\"]\n", "x.toml:5:8: \"2xx\" is no status"),
         ("in_flight_wait = \"4 s\"\n[[item]]\nkey = [\"$.id\"]\n", "x.toml:5:18: \"4 s\" is no duration"),
         ("strip_headers = [\"a b\"]\n[[item]]\nkey = [\"$.id\"]\n", "x.toml:5:17: no header can be named"),
+        (
+            "[[item]]\nkey = [\"$.id\"]\n[[handshake]]\nunsigned = true\nwhen = { \"$.type\" = \"ping\" }\n",
+            "an unsigned handshake needs body = \"empty\" or form_only",
+        ),
+        (
+            "[[item]]\nkey = [\"$.id\"]\n[[handshake]]\nwhen = { \"$.a\" = true }\nanswer = { text = \"a\" }\n",
+            "x.toml:9:19: \"a\" is no path",
+        ),
         ("", "missing field `item`"),
     ] {
         let told = Provider::parse("x.toml", &format!("{head}{rest}")).unwrap_err().to_string();

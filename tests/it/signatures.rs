@@ -48,7 +48,9 @@ async fn a_forged_delivery_claims_nothing(pair: Pair) {
     assert_eq!(metrics.value("umavez_unsigned_total", &[("route", "wa")]), 6.0);
     assert_eq!(metrics.value("umavez_requests_total", &[("answer", "unauthorized")]), 6.0);
     if stores.has_redis() {
-        assert!(stores.redis().keys().await.is_empty());
+        // The breaker's probe leaves a key of its own for a second.
+        let claimed = stores.redis().keys().await;
+        assert!(claimed.iter().all(|key| key.ends_with(":#probe")), "{claimed:?}");
     }
 
     let genuine = whatsapp("v1").signed_by_meta("k");

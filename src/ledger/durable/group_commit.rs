@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::batch::{Batch, Outcome};
 use super::desk::Ask;
 use super::error::{DurableError, Trouble};
+use super::mailbox::{Answer, Mailbox, Post};
 use super::store::{Failure, Keeper, PROBE_EVERY};
 use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
 use crate::clock::monotonic;
@@ -33,6 +34,8 @@ const STRAYS_MAX: usize = 4096;
 pub(super) struct Write {
     pub(super) asks: Asks,
     pub(super) since: Instant,
+    /// The caller's thread's; `None` where each answer goes by itself.
+    pub(super) mailbox: Option<Mailbox>,
     /// How often it has been in a transaction without an answer for every row.
     pub(super) rounds: u32,
 }
@@ -108,6 +111,10 @@ impl Writer {
             }
             let batch = self.take();
             self.write(batch).await;
+            if self.queues.ended() && self.deferred.is_empty() && !self.keeper.connected() {
+                // Only strays are left, and the database refuses them: their leases will lapse.
+                return;
+            }
         }
     }
 
@@ -187,11 +194,19 @@ impl Writer {
         let mut batch = batch_of(&writes);
         batch.settles.extend(&strays);
         batch.sort();
-        match self.keeper.commit(&batch).await {
+        let committed = self.keeper.commit(&batch).await;
+        // Not lost with the batch; but refused alone, for what they are, they would go round for ever.
+        let for_what_they_are = matches!(&committed, Err(Failure::Apart(_))) && writes.is_empty();
+        if committed.is_err() && !for_what_they_are {
+            self.strays.extend(strays);
+        }
+        match committed {
             Ok(outcome) => {
+                let mut post = Post::default();
                 for write in writes {
-                    self.answer(write, &outcome);
+                    self.answer(write, &outcome, &mut post);
                 }
+                post.send();
             }
             Err(Failure::Apart(_)) if writes.len() > 1 => {
                 for write in writes {
@@ -199,7 +214,13 @@ impl Writer {
                 }
             }
             Err(Failure::Apart(error)) => self.fail(writes, Trouble::Refused(error)),
-            Err(Failure::Trouble(trouble)) => self.fail(writes, trouble),
+            Err(Failure::Trouble(trouble)) => {
+                if writes.is_empty() {
+                    // Nobody waits for strays: a database that refuses them isn't to be asked again at once.
+                    sleep(PROBE_EVERY).await;
+                }
+                self.fail(writes, trouble);
+            }
         }
     }
 
@@ -212,22 +233,23 @@ impl Writer {
         }
     }
 
-    fn answer(&mut self, write: Write, outcome: &Outcome) {
+    fn answer(&mut self, write: Write, outcome: &Outcome, post: &mut Post) {
         match write.asks {
-            Asks::Settles(asks, answer) => {
-                // A caller that went away needs no answer.
-                drop(answer.send(Ok(asks.iter().map(|ask| outcome.settle(ask)).collect())));
+            Asks::Settles(asks, caller) => {
+                let settled = asks.iter().map(|ask| outcome.settle(ask)).collect();
+                post.add(write.mailbox.as_ref(), Answer::Settles(caller, settled));
             }
-            Asks::Claims(asks, answer) => {
+            Asks::Claims(asks, caller) => {
                 let seen: Option<Vec<Seen>> = asks.iter().map(|ask| outcome.claim(ask)).collect();
-                let write = Write { asks: Asks::Claims(asks, answer), rounds: write.rounds + 1, ..write };
-                match seen {
-                    Some(seen) => write.tell(seen),
-                    None if write.rounds < ROUNDS_MAX => self.deferred.push_back(write),
-                    None => {
-                        self.stray(&write);
-                        write.refuse(&Trouble::Contended.into());
-                    }
+                if let Some(seen) = seen {
+                    return post.add(write.mailbox.as_ref(), Answer::Claims(caller, seen));
+                }
+                let write = Write { asks: Asks::Claims(asks, caller), rounds: write.rounds + 1, ..write };
+                if write.rounds < ROUNDS_MAX {
+                    self.deferred.push_back(write);
+                } else {
+                    self.stray(&write);
+                    write.refuse(&Trouble::Contended.into());
                 }
             }
         }
@@ -318,13 +340,6 @@ impl Write {
         matches!(self.asks, Asks::Claims(..))
             && self.rounds == 0
             && now.saturating_duration_since(self.since) > patience
-    }
-
-    fn tell(self, seen: Vec<Seen>) {
-        if let Asks::Claims(_, answer) = self.asks {
-            // A caller that went away leaves its claim to its lease.
-            drop(answer.send(Ok(seen)));
-        }
     }
 
     fn refuse(self, error: &DurableError) {

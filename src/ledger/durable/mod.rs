@@ -7,6 +7,7 @@ mod error;
 mod group_commit;
 mod handle;
 mod lane;
+mod mailbox;
 mod postgres;
 mod receipt;
 mod row;
@@ -121,6 +122,9 @@ pub enum Override {
     Forget,
     /// `done` becomes `released`: the next copy is forwarded once, and then it is done again.
     AllowOnce,
+    /// `held` becomes `processing` under this fence, with its payload kept: it is sent again now. If whoever sends it
+    /// dies, the lease lapses and it is held again.
+    Replay { fence: Fence, lease: Duration },
 }
 
 impl Override {
@@ -130,6 +134,7 @@ impl Override {
             Self::Release => "release",
             Self::Forget => "forget",
             Self::AllowOnce => "allow_once",
+            Self::Replay { .. } => "replay",
         }
     }
 }

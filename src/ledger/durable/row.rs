@@ -133,7 +133,9 @@ impl Override {
             (Self::Release, State::Held | State::Processing | State::Released) => Some(State::Released),
             (Self::Release, State::Done) => Some(State::Done),
             (Self::AllowOnce, State::Done) => Some(State::Released),
-            (Self::AllowOnce, State::Held | State::Processing | State::Released) => Some(before),
+            (Self::Replay { .. }, State::Held) => Some(State::Processing),
+            (Self::AllowOnce, State::Held | State::Processing | State::Released)
+            | (Self::Replay { .. }, State::Processing | State::Done | State::Released) => Some(before),
         }
     }
 }

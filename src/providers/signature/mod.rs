@@ -11,6 +11,7 @@ mod place;
 mod template;
 mod verifier;
 
+pub(super) use keys::same;
 pub use keys::{BadKey, CannotPrepare};
 pub use place::BadSignature;
 pub use verifier::{CannotSign, Verifier};

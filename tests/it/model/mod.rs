@@ -568,7 +568,7 @@ impl History {
         let on_unknown = if holds { OnUnknown::Hold } else { OnUnknown::Retry };
         let terms = Terms { lease: LEASE, hot_ttl: HOT_TTL, durable_ttl: DURABLE_TTL, on_unknown };
         let without_durable = WithoutDurable::Refuse;
-        (Conditions { route: "model".into(), terms, without_durable, payload }, holds)
+        (Conditions { route: "model".into(), terms, without_durable, payload, claimed: None }, holds)
     }
 
     fn is_well(&self, node: usize) -> bool {

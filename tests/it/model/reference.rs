@@ -184,6 +184,7 @@ impl Row {
             Override::Release => released,
             Override::AllowOnce if done => released,
             Override::AllowOnce => self,
+            Override::Replay { .. } => unreachable!("no history here sends a payload again"),
         })
     }
 

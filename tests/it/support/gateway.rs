@@ -23,6 +23,7 @@ pub(crate) struct Setup {
     routes: String,
     rest: String,
     environment: Vec<(String, String)>,
+    hosts: Option<PathBuf>,
 }
 
 impl Setup {
@@ -63,15 +64,27 @@ impl Setup {
         self
     }
 
+    /// The gateway, and nobody else, finds this file where the system's `/etc/hosts` is; `None` where the machine
+    /// lets no process have its own mounts.
+    pub(crate) fn resolving_names_by(mut self, hosts: &Path) -> Option<Self> {
+        let allowed = Command::new("unshare")
+            .args(["--map-root-user", "--mount", "mount", "--bind"])
+            .args([hosts, Path::new("/etc/hosts")])
+            .stderr(Stdio::null())
+            .status();
+        self.hosts = Some(hosts.to_owned());
+        allowed.is_ok_and(|status| status.success()).then_some(self)
+    }
+
     pub(crate) async fn start(mut self) -> Gateway {
         if self.routes.is_empty() {
             self.routes = super::ORDERS.to_owned();
         }
         let dir = tempfile::tempdir().unwrap();
-        let loopback: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let loopback = || SocketAddr::from(([127, 0, 0, 1], super::free_port()));
         let config = dir.path().join("umavez.toml");
-        std::fs::write(&config, self.toml(loopback, loopback)).unwrap();
-        let process = Process::spawn(&config, &self.environment);
+        std::fs::write(&config, self.toml(loopback(), loopback())).unwrap();
+        let process = Process::spawn(&config, &self);
         let (public, admin) = process.listening().await;
         Gateway { process, setup: self, dir, config, public, admin }
     }
@@ -119,6 +132,7 @@ impl Gateway {
             routes: String::new(),
             rest: String::new(),
             environment: Vec::new(),
+            hosts: None,
         }
     }
 
@@ -230,7 +244,7 @@ impl Gateway {
     pub(crate) async fn restart(&mut self) {
         self.kill();
         std::fs::write(&self.config, self.setup.toml(self.public, self.admin)).unwrap();
-        self.process = Process::spawn(&self.config, &self.setup.environment);
+        self.process = Process::spawn(&self.config, &self.setup);
         let ports = self.process.listening().await;
         assert_eq!(ports, (self.public, self.admin));
     }
@@ -250,13 +264,21 @@ struct Process {
 }
 
 impl Process {
-    fn spawn(config: &Path, environment: &[(String, String)]) -> Self {
+    fn spawn(config: &Path, setup: &Setup) -> Self {
+        let mut command = match &setup.hosts {
+            None => Command::new("setpriv"),
+            Some(hosts) => {
+                let mut command = Command::new("unshare");
+                let script = "mount --bind \"$0\" /etc/hosts && exec setpriv \"$@\"";
+                command.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(hosts);
+                command
+            }
+        };
         // The kernel ends it when the test dies, however that dies.
-        let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_umavez"), "run", "--config"])
             .arg(config);
-        command.envs(environment.iter().map(|(name, value)| (name, value))).env_remove("RUST_LOG");
+        command.envs(setup.environment.iter().map(|(name, value)| (name, value))).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());

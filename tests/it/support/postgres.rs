@@ -1,11 +1,12 @@
 //! A real Postgres of the test's own, on a free port and in a temporary folder: it may be killed, stopped,
 //! stalled and restarted. And a PgBouncer in transaction mode to put in front of it.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
+
+use super::free_port;
 
 /// Who runs the servers where the tests run as root: neither server runs as root.
 const SERVER_USER: &str = "postgres";
@@ -28,8 +29,14 @@ impl Postgres {
         let dir = server_folder("umavez-postgres");
         run(Command::new("cp").arg("-a").arg(template()).arg(dir.path().join("data")));
         let mut postgres = Self { dir, port: free_port(), server: None };
-        postgres.restart();
-        postgres
+        // Another port where somebody took this one in between.
+        for _ in 0..10 {
+            if postgres.comes_up() {
+                return postgres;
+            }
+            postgres.port = free_port();
+        }
+        panic!("postgres did not start:\n{}", postgres.log())
     }
 
     /// What the gateway's configuration takes.
@@ -59,6 +66,10 @@ impl Postgres {
 
     /// Starts the server again on the same port and data, stopping it first where it runs.
     pub(crate) fn restart(&mut self) {
+        assert!(self.comes_up(), "postgres did not start:\n{}", self.log());
+    }
+
+    fn comes_up(&mut self) -> bool {
         self.stop();
         let data = self.dir.path().join("data");
         let mut command = as_server_user(&binary("postgres"));
@@ -75,15 +86,19 @@ impl Postgres {
         command.arg("-c").arg(format!("unix_socket_directories={}", self.dir.path().display()));
         self.server = Some(spawn_tied(command, &self.dir.path().join("log")));
         for _ in 0..READY_POLLS_MAX {
+            // Looked at first: another server on this port may be ready.
+            if self.server.as_mut().is_some_and(|server| matches!(server.try_wait(), Ok(Some(_)))) {
+                return false;
+            }
             let ready = Command::new(binary("pg_isready"))
                 .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
                 .status();
             if ready.is_ok_and(|status| status.success()) {
-                return;
+                return true;
             }
             std::thread::sleep(READY_POLL);
         }
-        panic!("postgres did not start:\n{}", self.log());
+        false
     }
 
     /// Every process of the server stops where it is: connections stay open and nothing answers.
@@ -263,11 +278,6 @@ fn binary(name: &str) -> PathBuf {
 fn running_as_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
 }
 
 fn run(command: &mut Command) {

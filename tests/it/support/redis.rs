@@ -11,6 +11,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
+use super::free_port;
+
 /// What a server answered.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
@@ -445,18 +447,4 @@ async fn eventually(what: &str, mut happens: impl AsyncFnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("in ten seconds it did not happen: {what}");
-}
-
-/// A port below the range that outgoing connections take, so that a killed server gets it back, and low enough
-/// for the cluster bus 10,000 above.
-fn free_port() -> u16 {
-    for _ in 0..1000 {
-        let port = rand::random_range(10_000..22_000);
-        let bus = port + 10_000;
-        let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(port) && free(bus) {
-            return port;
-        }
-    }
-    panic!("no free port");
 }

@@ -60,6 +60,13 @@ impl Link {
             None if before.is_some() => {
                 self.query(sql::FORGET).bind(id).execute(&mut self.connection).await?;
             }
+            Some(State::Processing) if before == Some(State::Held) => {
+                let Override::Replay { fence, lease } = change else {
+                    unreachable!("nothing else brings an event back to processing")
+                };
+                let set = self.query(sql::REPLAY).bind(id).bind(fence.0).bind(span(lease));
+                set.execute(&mut self.connection).await?;
+            }
             Some(after) if Some(after) != before => {
                 let receipt = (after == State::Done).then(|| receipt::encode(&receipt::empty()));
                 let set = self.query(sql::CHANGE).bind(id).bind(after.number()).bind(receipt);

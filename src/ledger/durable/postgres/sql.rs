@@ -106,6 +106,13 @@ select state, key, payload from umavez_event where id = $1 for update";
 pub(super) const CHANGE: &str = "-- umavez: change, set
 update umavez_event set state = $2, receipt = $3, payload = null, fence = 0 where id = $1";
 
+/// The payload stays, and what lapses is held again.
+pub(super) const REPLAY: &str = "-- umavez: change, replay
+update umavez_event
+set state = 0, hold = true, fence = $2, attempts = attempts + 1,
+    lease_until = (extract(epoch from statement_timestamp()) * 1000)::bigint + $3
+where id = $1";
+
 pub(super) const FORGET: &str = "-- umavez: change, forget
 delete from umavez_event where id = $1";
 

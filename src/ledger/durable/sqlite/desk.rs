@@ -66,6 +66,13 @@ impl Link {
             None if before.is_some() => {
                 self.run(sqlx::query(sql::FORGET).bind(id.clone())).await?;
             }
+            Some(State::Processing) if before == Some(State::Held) => {
+                let Override::Replay { fence, lease } = change else {
+                    unreachable!("nothing else brings an event back to processing")
+                };
+                let set = sqlx::query(sql::REPLAY).bind(id.clone()).bind(now).bind(fence.0).bind(span(lease));
+                self.run(set).await?;
+            }
             Some(after) if Some(after) != before => {
                 let receipt = (after == State::Done).then(|| receipt::encode(&receipt::empty()));
                 let set = sqlx::query(sql::CHANGE).bind(id.clone()).bind(after.number()).bind(receipt);
