@@ -18,7 +18,7 @@ use umavez::ledger::{
     Terms, Verdict, Waited, Waiter, WithoutDurable,
 };
 
-use crate::support::{Line, PATIENCE, within};
+use crate::support::{Line, PATIENCE};
 use nodes::{Beneath, Node};
 use reference::{DURABLE_TTL, Ending, HOT_TTL, LEASE, Row, SLACK, Said, Span, State};
 
@@ -48,9 +48,9 @@ async fn run(histories: u64, steps: usize, mut beneath: impl FnMut() -> Beneath)
         let history = async move {
             let mut history = History::begin(seed, beneath).await;
             for _ in 0..steps {
-                within("a step of a history", history.step()).await;
+                history.step().await;
             }
-            within("the end of a history", history.end()).await;
+            history.end().await;
         };
         running.spawn_local_on(history, &local);
     }
@@ -294,7 +294,14 @@ impl History {
     async fn wait(&mut self, node: usize, event: usize, waiter: Waiter) {
         let patience = Duration::from_millis(u64::try_from(self.dice.roll(120)).unwrap());
         // The one who is waited for may end meanwhile: then the waiter must hear how.
-        let owner = self.open.iter().position(|open| open.event == event && self.is_well(open.node));
+        // Not one whose lease is lost already: nobody would hear of that one's end.
+        let owns = |open: &Open| {
+            let mut rows = self.rows[event].iter();
+            open.event == event
+                && self.is_well(open.node)
+                && rows.all(|row| matches!(row.state, State::Claimed { by, .. } if by == open.id))
+        };
+        let owner = self.open.iter().position(owns);
         let ends = owner.filter(|_| self.is_well(node) && self.dice.roll(2) == 0);
         let Some(index) = ends else {
             let waited = self.nodes[node].ledger.wait(waiter, monotonic() + patience).await;
