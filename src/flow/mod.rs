@@ -179,15 +179,9 @@ impl Flow {
             if let Some(answer) = route.answer_handshake(handshake, &arrived, now) {
                 return Ok(Arrival::Handshake(answer));
             }
-<<<<<<< HEAD
             items = Items::none();
         }
-        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items }))
-=======
-        })?;
-        let items = route.items(&arrived);
-        Ok(Work { route: Arc::clone(route), arrived, items, replay: None })
->>>>>>> main
+        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, replay: None }))
     }
 
     /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
