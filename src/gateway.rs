@@ -22,10 +22,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::Admin;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::flow::{Flow, Route, Routes, Shared, Tunnels};
 use crate::ledger::Ledger;
-use crate::ledger::durable::Durable;
+use crate::ledger::durable::{Durable, DurableError, Unfit};
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
 use crate::metrics::{self, Stores};
@@ -128,6 +128,11 @@ impl Gateway {
         gateway.spawn_workers(&config, sockets, &ledger, &shared)?;
         gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
         gateway.spawn_admin(&config, admin_socket, ledger, shared, (prometheus, stores))?;
+        if is_single(&config) {
+            tracing::warn!(
+                "the stores are embedded: this is a single instance, a second gateway would not see its events"
+            );
+        }
         tracing::info!(listener = "public", address = %public, "listening");
         tracing::info!(listener = "admin", address = %admin, "listening");
         Ok(gateway)
@@ -250,11 +255,19 @@ async fn serve(
     shared: Arc<Shared>,
     trusted: Arc<[ipnet::IpNet]>,
 ) -> anyhow::Result<()> {
-    let ledger = ledger.on_this_worker().await;
+    let ledger = ledger.on_this_worker(&listening.tracker).await;
     let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
     let flow = Flow::new(ledger, upstream, shared, tunnels);
     listen::serve(TcpListener::from_std(socket)?, PublicDoor { flow, trusted }, listening).await;
     Ok(())
+}
+
+/// Whether the events are known to this process, or this machine, alone.
+fn is_single(config: &Config) -> bool {
+    match (&config.hot, &config.durable) {
+        (_, config::Durable::Sqlite { .. }) => true,
+        (config::Hot::Memory { .. } | config::Hot::Redis(_), config::Durable::Postgres(_)) => false,
+    }
 }
 
 /// What reaching an `https://` app needs; nothing is read where every app is `http://`.
@@ -325,29 +338,56 @@ impl Handler for AdminDoor {
     }
 }
 
-/// Asks both stores whether they would serve this configuration; each answer with the store's section.
+/// What a store said to [`probe`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    Answers,
+    /// Another process, most likely the running gateway, has the file.
+    InUse,
+    /// The file is not there yet; a start creates it.
+    NotYet,
+}
+
+/// Asks both stores whether they would serve this configuration; each answer with the store's section. Creates no
+/// file.
 ///
 /// # Errors
 /// When no runtime can be had.
-pub fn probe(config: &Config) -> anyhow::Result<Vec<(&'static str, anyhow::Result<()>)>> {
+pub fn probe(config: &Config) -> anyhow::Result<[(&'static str, anyhow::Result<Probed>); 2]> {
     drop(rustls::crypto::ring::default_provider().install_default());
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let tracker = TaskTracker::new();
-        let durable = async {
-            let durable = Durable::open(&config.durable, &config.limits, &tracker).await?;
-            let answer = durable.ping().await;
-            durable.close().await;
-            Ok(answer?)
-        };
         let hot = async {
             let (hot, _pushes) = Hot::open(&config.hot, &tracker).await?;
             let answer = hot.ping().await;
             hot.close();
-            Ok(answer?)
+            answer?;
+            Ok(Probed::Answers)
         };
         let hot = tokio::time::timeout(PROBE_MAX, hot).await;
-        let durable = tokio::time::timeout(PROBE_MAX, durable).await;
+        let durable = tokio::time::timeout(PROBE_MAX, probe_durable(config, &tracker)).await;
         let late = |_| Err(anyhow::anyhow!("no answer within {PROBE_MAX:?}"));
-        Ok(vec![("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))])
+        Ok([("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))])
     })
+}
+
+async fn probe_durable(config: &Config, tracker: &TaskTracker) -> anyhow::Result<Probed> {
+    if let config::Durable::Sqlite { path } = &config.durable
+        && !path.try_exists().with_context(|| format!("the file {}", path.display()))?
+    {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let there = folder.is_none_or(std::path::Path::is_dir);
+        anyhow::ensure!(there, "the folder of {} is not there", path.display());
+        return Ok(Probed::NotYet);
+    }
+    let durable = match Durable::open(&config.durable, &config.limits, tracker).await {
+        Err(DurableError::Unfit(unfit)) if matches!(*unfit, Unfit::Shared { .. }) => {
+            return Ok(Probed::InUse);
+        }
+        opened => opened?,
+    };
+    let answer = durable.ping().await;
+    durable.close().await;
+    answer?;
+    Ok(Probed::Answers)
 }

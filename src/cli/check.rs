@@ -5,13 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use umavez::config::{Config, Durable, Hot, RouteConfig, show_duration};
+use umavez::gateway::Probed;
 
 use super::{Failure, load, print};
 
 /// Look at a configuration and its stores; say everything that is wrong or risky
 ///
-/// Problems and warnings go to stderr as `file:line:column: field: what is wrong; mend`. Exits with 0 where
-/// `umavez run` would start (warnings or not), else with 64.
+/// Problems and warnings go to stderr as `file:line:column: field: what is wrong; mend`. Exits with 0 where all is
+/// well (warnings or not), with 64 where the configuration is wrong, with 1 where it is right and a store doesn't
+/// answer. Nothing is created: an SQLite file that is not there yet is said to be created at the start.
 #[derive(Args)]
 #[command(after_help = "Example:\n  umavez check --config /etc/umavez/umavez.toml")]
 pub(super) struct Check {
@@ -39,16 +41,37 @@ impl Check {
 
 /// Connects to both stores; each that does not answer is a problem of its own.
 fn stores(config: &Config) -> Result<(), Failure> {
-    let mut problems = Vec::new();
+    let (mut said, mut problems) = (String::new(), Vec::new());
     for (store, answer) in umavez::gateway::probe(config)? {
-        match answer {
-            Ok(()) => {}
-            Err(error) => problems.push(format!(
-                "{store}.url: the store does not answer: {error:#}; start it, or mend the URL"
-            )),
-        }
+        let answer = match answer {
+            Ok(Probed::Answers) => "answers",
+            Ok(Probed::InUse) => "in use by a running gateway",
+            Ok(Probed::NotYet) => "not there yet; it will be created at the start",
+            Err(error) => {
+                problems.push(format!(
+                    "[{store}] url: the store does not answer: {error:#}; {}",
+                    mend(store, config)
+                ));
+                continue;
+            }
+        };
+        writeln!(said, "{store:<9} {answer}").expect("a String takes any text");
     }
-    if problems.is_empty() { Ok(()) } else { Err(Failure::Usage(problems.join("\n"))) }
+    print(&said)?;
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Other(anyhow::anyhow!(problems.join("\numavez: "))))
+    }
+}
+
+fn mend(store: &str, config: &Config) -> String {
+    match (store, &config.durable) {
+        ("durable", Durable::Sqlite { path }) => {
+            format!("let umavez's user write {} and its folder, or name another file", path.display())
+        }
+        _ => format!("start it, or mend [{store}] url"),
+    }
 }
 
 /// What the configuration comes to, for people.

@@ -3,18 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use serde::Serialize;
 use umavez::config::{Config, Scope};
 use umavez::flow::RouteTable;
+use umavez::flow::body::decoded;
 use umavez::ledger::EventKey;
 use umavez::providers::{Delivery, ItemRules, Provider};
 
 use super::{Failure, load, print};
 
 /// Longest recorded file that is read, bytes.
-const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+const FILE_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +25,7 @@ Examples:
   umavez keys --provider twilio --request 'POST https://hooks.example.com/twilio?a=1' --headers h --body b
 
 One JSON line per item: {\"item\":\"…\",\"parts\":[\"…\"],\"key\":\"scope:…\"}, or, where an item has no key,
-{\"item\":\"…\",\"parts\":null,\"why\":\"…\"}. Nothing for a delivery without items. Signatures are not checked.";
+{\"item\":\"…\",\"parts\":null,\"why\":\"…\"}. Nothing for a delivery without items. A Content-Encoding is undone. Signatures are not checked.";
 
 /// Print the event keys of one recorded delivery
 #[derive(Args)]
@@ -74,7 +76,7 @@ impl Keys {
         let rules = self.rules()?;
         let (method, url) = self.request(&rules)?;
         let headers = parse_headers(&self.headers, &read(&self.headers)?)?;
-        let body = read(&self.body)?;
+        let body = Bytes::from(read(&self.body)?);
         let path_params = match &rules.routes {
             Some((table, index)) => {
                 let found = table.find(&method, url.host(), url.path()).filter(|found| found.index == *index);
@@ -84,6 +86,9 @@ impl Keys {
             }
             None => Vec::new(),
         };
+        let decoded = decoded(&headers, &body, FILE_BYTES_MAX).map_err(|error| {
+            Failure::Usage(format!("{}: the body cannot be decoded: {error}", self.body.display()))
+        })?;
         let text = url.to_string();
         let delivery = Delivery {
             method: &method,
@@ -91,7 +96,7 @@ impl Keys {
             headers: &headers,
             path_params: &path_params,
             raw_body: &body,
-            body: &body,
+            body: &decoded,
         };
         let scope = rules.scope.fill(&path_params);
         let mut out = String::new();
@@ -171,7 +176,7 @@ fn provider_rules(name: &str, config: Option<&Config>) -> Result<Rules, Failure>
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let metadata = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
-    if metadata.len() > FILE_BYTES_MAX {
+    if usize::try_from(metadata.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
         return Err(wrong("is longer than 256MiB".to_owned()));
     }
     std::fs::read(path).map_err(|error| wrong(error.to_string()))

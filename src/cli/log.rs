@@ -1,6 +1,7 @@
 //! Logs to stderr, without making the threads that serve wait for it: a line goes into a bounded queue and one
 //! thread writes. A full queue drops lines and says how many.
 
+use std::fmt;
 use std::io::{IsTerminal as _, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +9,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _, fmt};
+use tracing_subscriber::{EnvFilter, Layer};
+use umavez::clock::Clock;
 use umavez::config::{Log, LogFormat};
 
 use super::Failure;
@@ -20,6 +24,8 @@ use super::Failure;
 const VARIABLE: &str = "UMAVEZ_LOG";
 /// Lines waiting to be written; more are dropped.
 const WAITING_LINES_MAX: usize = 8192;
+/// Room for the line of a request.
+const LINE_BYTES_USUAL: usize = 320;
 /// Bytes written at once.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// How long the writer lets lines gather: it is woken once for many, not by each.
@@ -42,27 +48,88 @@ pub(super) fn start(log: &Log) -> Result<Flush, Failure> {
     let (queue, flush) = Queue::start().map_err(|error| Failure::Other(error.into()))?;
     let layer = if text {
         let colours = std::io::stderr().is_terminal();
-        fmt::layer().with_writer(queue).with_ansi(colours).with_target(false).boxed()
+        tracing_subscriber::fmt::layer().with_writer(queue).with_ansi(colours).with_target(false).boxed()
     } else {
-        fmt::layer()
-            .with_writer(queue)
-            .json()
-            .flatten_event(true)
-            .with_target(false)
-            .with_current_span(false)
-            .with_span_list(false)
-            .boxed()
+        JsonLines { queue }.boxed()
     };
+    // The filter stands before everything, not on the layer: with one layer it means the same and costs less.
     tracing_subscriber::registry()
-        .with(layer.with_filter(filter))
+        .with(filter)
+        .with(layer)
         .try_init()
         .map_err(|error| Failure::Other(error.into()))?;
     Ok(flush)
 }
 
 enum Message {
-    Line(Box<[u8]>),
+    Line(Vec<u8>),
     Stop,
+}
+
+/// One JSON object a line. There is one line per request: this does a quarter of the work of the general formatter.
+struct JsonLines {
+    queue: Queue,
+}
+
+impl<S: Subscriber> Layer<S> for JsonLines {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut line = Vec::with_capacity(LINE_BYTES_USUAL);
+        line.extend_from_slice(b"{\"timestamp\":\"");
+        line.extend_from_slice(Clock::System.now().rfc3339().as_bytes());
+        line.extend_from_slice(b"\",\"level\":\"");
+        line.extend_from_slice(event.metadata().level().as_str().as_bytes());
+        line.push(b'"');
+        event.record(&mut JsonFields { line: &mut line });
+        line.extend_from_slice(b"}\n");
+        self.queue.put(line);
+    }
+}
+
+/// Appends an event's fields to its line.
+struct JsonFields<'a> {
+    line: &'a mut Vec<u8>,
+}
+
+impl JsonFields<'_> {
+    fn name(&mut self, field: &Field) {
+        self.line.extend_from_slice(b",\"");
+        self.line.extend_from_slice(field.name().as_bytes()); // an identifier: nothing in it to escape
+        self.line.extend_from_slice(b"\":");
+    }
+
+    fn plain(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        self.name(field);
+        self.line.write_fmt(value).expect("a Vec takes any bytes");
+    }
+}
+
+impl Visit for JsonFields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.name(field);
+        if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+            self.line.push(b'"');
+            self.line.extend_from_slice(value.as_bytes());
+            self.line.push(b'"');
+        } else {
+            serde_json::to_writer(&mut *self.line, value).expect("a Vec takes any bytes");
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.plain(field, format_args!("{value}"));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.plain(field, format_args!("{value}"));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.plain(field, format_args!("{value}"));
+    }
 }
 
 /// Where lines go. Every line is one `write`.
@@ -88,6 +155,12 @@ impl Queue {
             .spawn(move || write_lines(&waiting, &counted, &mut std::io::stderr()))?;
         let flush = Flush { lines: lines.clone(), writer: Some(writer) };
         Ok((Self { lines, dropped }, flush))
+    }
+
+    fn put(&self, line: Vec<u8>) {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(Message::Line(line)) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -142,9 +215,7 @@ impl<'a> MakeWriter<'a> for Queue {
 
 impl Write for &Queue {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        if let Err(TrySendError::Full(_)) = self.lines.try_send(Message::Line(line.into())) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        self.put(line.to_vec());
         Ok(line.len())
     }
 

@@ -11,7 +11,7 @@ const HEAD: &str = "\
 # Providers
 
 What `provider = \"NAME\"` brings to a route. This page is made from the files in `src/providers/`:
-`umavez providers --markdown > docs/providers.md` renews it, `umavez providers NAME` shows one of its sections.
+`umavez providers --markdown > docs/providers.md` renews it, `umavez providers NAME` tells of one on the terminal.
 
 A key's parts are where the event's id is read: `$.id` in a JSON body, `@.id` in one item of a batch, `header:NAME`,
 `query:NAME`, `form:NAME`, `xml:/PATH`; `|` stands between alternatives, `?` after what may be absent. Every value of the
@@ -39,7 +39,7 @@ pub(super) fn all() -> String {
 }
 
 /// One provider's section.
-pub(super) fn section(provider: &Provider) -> String {
+fn section(provider: &Provider) -> String {
     let mut text = format!("## {}\n\n", title(provider));
     put(&mut text, &format!("<{}>\n\n{}\n", provider.docs, provider.notes.setup));
     put(&mut text, &format!("```toml\n{}```\n", block(provider)));
@@ -71,7 +71,7 @@ fn put(text: &mut String, line: &str) {
 }
 
 /// A route to paste.
-fn block(provider: &Provider) -> String {
+pub(super) fn block(provider: &Provider) -> String {
     let name = &provider.name;
     let variable = name.to_uppercase().replace('-', "_");
     let mut lines = vec![

@@ -1,12 +1,19 @@
 //! `umavez providers`: what is built in.
 
+use std::fmt::Write as _;
+
 use clap::Args;
-use umavez::providers::Provider;
+use umavez::config::show_duration;
+use umavez::providers::{Provider, Resign};
 
 use super::{Failure, page, print};
 
-/// List the providers that are built in, or tell of one: set-up, a route to paste, its key, what to mind
+/// List the providers that are built in, or tell of one
+///
+/// With a name: its event key, how long events are remembered, what its signature needs, what a repeated item in a
+/// batch means, what is known of its retries, and a route to copy into a configuration file.
 #[derive(Args)]
+#[command(after_help = "Examples:\n  umavez providers\n  umavez providers hotmart")]
 pub(super) struct Providers {
     /// Tell of this one
     #[arg(value_name = "NAME")]
@@ -25,7 +32,59 @@ impl Providers {
             let names: Vec<&str> = Provider::names();
             return print(&format!("{}\n", names.join("\n")));
         };
-        let provider = Provider::named(name).map_err(|unknown| Failure::Usage(unknown.to_string()))?;
-        print(&page::section(&provider))
+        let provider = Provider::named(name).map_err(|error| Failure::Usage(error.to_string()))?;
+        print(&told(&provider))
+    }
+}
+
+fn told(provider: &Provider) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            writeln!(text, "{name:<10} {value}").expect("a String takes any text");
+        }
+    };
+    let notes = &provider.notes;
+    line("provider", if notes.title.is_empty() { &provider.name } else { &notes.title });
+    line("docs", &provider.docs);
+    for (place, parts) in provider.rules.describe() {
+        let key = if parts.is_empty() { "no key: passes".to_owned() } else { parts.join(", ") };
+        line("item", &format!("{place}: {key}"));
+    }
+    let remembered = format!(
+        "{} (hot), {} (durable)",
+        show_duration(provider.hot_ttl),
+        show_duration(provider.durable_ttl)
+    );
+    line("remembered", &remembered);
+    line("signature", signature(provider));
+    line("batch", batch(provider));
+    line("retries", &notes.retries);
+    line("setup", &notes.setup);
+    line("handshake", &notes.handshake);
+    line("known", &notes.known);
+    for gotcha in &notes.gotchas {
+        line("mind", gotcha);
+    }
+    format!("{text}\n{}", page::block(provider))
+}
+
+fn signature(provider: &Provider) -> &'static str {
+    match &provider.signature {
+        None => "none that could be checked",
+        Some(signature) if signature.needs_secret() => "checked with the route's secret",
+        Some(_) => "checked with the route's public_key",
+    }
+}
+
+/// What becomes of a batch in which some items are copies.
+fn batch(provider: &Provider) -> &'static str {
+    let listed = provider.rules.describe().iter().any(|(place, _)| place.contains("[*]"));
+    let signed = provider.signature.as_ref().map_or(Resign::NotNeeded, |signature| signature.can_sign());
+    match (listed, signed) {
+        (false, _) => "one event to a request",
+        (true, Resign::NotNeeded) => "copies are cut out of the body",
+        (true, Resign::WithSecret) => "copies are cut out of the body, and the rest is signed again",
+        (true, Resign::Impossible) => "forwarded whole where any item is new: it can't be signed again",
     }
 }

@@ -2,6 +2,7 @@
 //! and whether it has what that takes.
 
 use super::HandshakeBy;
+use super::credentials::secrets;
 use super::problem::Fault;
 use super::route::choice;
 use super::secret::Secret;
@@ -14,7 +15,7 @@ const CHOICES: [(&str, HandshakeBy); 2] = [("forward", HandshakeBy::App), ("answ
 pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> (HandshakeBy, Vec<Secret>) {
     let by = choice(route, "handshake", &CHOICES).unwrap_or_default();
     let token = route.field("verify_token");
-    let tokens = token.as_ref().map(|field| field.secrets()).unwrap_or_default();
+    let tokens = token.as_ref().map(|field| secrets(field, None)).unwrap_or_default();
     // Where `provider` is written and unknown, that is the problem; do not add to it.
     if provider.is_none() && route.field("provider").is_some() {
         return (by, tokens);

@@ -129,12 +129,14 @@ fn warn_of_the_whole(top: &Section<'_>, config: &Config) {
     match (&config.hot, &config.durable) {
         (Hot::Redis(_), Durable::Sqlite { .. }) => top.warn(
             "durable",
-            "the durable store is a file of this machine: a second gateway would not see its events",
+            "the durable store is a file of this machine: a single instance only, a second gateway would not see its \
+             events",
         ),
         (Hot::Memory { .. }, Durable::Sqlite { .. } | Durable::Postgres(_))
         | (Hot::Redis(_), Durable::Postgres(_)) => {}
     }
     if matches!((&config.hot, &config.durable), (Hot::Memory { .. }, Durable::Sqlite { .. })) {
-        top.warn("durable", "both stores are embedded: run one gateway only, on one machine");
+        let text = "both stores are embedded: a single instance only; run one gateway only, on one machine";
+        top.warn("durable", text);
     }
 }

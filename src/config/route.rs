@@ -8,13 +8,12 @@ use toml::de::DeTable;
 
 use super::pattern::{RoutePath, Scope, parse_host, parse_name};
 use super::problem::Fault;
-use super::secret::Secret;
 use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
 use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
-    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, fields, handshake, providers,
-    units,
+    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
+    handshake, providers, units,
 };
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::{ItemRules, Provider};
@@ -63,7 +62,8 @@ pub(super) fn read<'a>(
         Some(field) => field.parsed(|text| Scope::parse(text, path.as_ref())),
         None => name.clone().map(Scope),
     };
-    let (secrets, public_key) = credentials(&route, provider.as_deref());
+    let (secrets, public_key) = credentials::read(&route, provider.as_deref());
+    credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref());
     let (handshake, verify_tokens) = handshake::read(&route, provider.as_deref());
     let upstream = match route.field("upstream") {
         Some(field) => target(&field),
@@ -91,13 +91,12 @@ pub(super) fn read<'a>(
         timeout: times.timeout,
         terms: times.terms,
         in_flight_wait: times.in_flight_wait,
-        in_flight_answer: choice(&route, "in_flight_answer", &IN_FLIGHT_ANSWERS)
-            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+        in_flight_answer: in_flight_answer(&route, provider.as_deref()),
         body_limit: route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB),
         done: done(&route, provider.as_deref()),
         on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
         on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),
-        on_durable_down: choice(&route, "on_durable_down", &ON_DURABLE_DOWN).unwrap_or_default(),
+        on_durable_down: on_durable_down(&route, times.terms.on_unknown),
         handshake,
         verify_tokens,
         receipt_limit,
@@ -146,6 +145,33 @@ pub(super) fn choice<T: Copy>(route: &Section<'_>, field: &'static str, choices:
     found
 }
 
+fn in_flight_answer(route: &Section<'_>, provider: Option<&Provider>) -> StatusCode {
+    let answer = choice(route, "in_flight_answer", &IN_FLIGHT_ANSWERS);
+    let answer = answer.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    if let Some(provider) = provider
+        && provider.final_statuses.iter().any(|range| range.contains(&answer.as_u16()))
+    {
+        let (name, status) = (&provider.name, answer.as_u16());
+        let text =
+            format!("{name} never sends again after {status}: if the first copy fails, the event is lost");
+        route.warn("in_flight_answer", text);
+    }
+    answer
+}
+
+fn on_durable_down(route: &Section<'_>, on_unknown: OnUnknown) -> OnDurableDown {
+    let chosen = choice(route, "on_durable_down", &ON_DURABLE_DOWN).unwrap_or_default();
+    match (chosen, on_unknown) {
+        (OnDurableDown::Reject, _) | (_, OnUnknown::Retry) => {}
+        (OnDurableDown::HotOnly | OnDurableDown::Bypass, OnUnknown::Hold) => {
+            let what = "goes against on_unknown = \"hold\": what is held is stored in the durable store";
+            let mend = "write on_durable_down = \"reject\", or on_unknown = \"retry\"";
+            route.fail("on_durable_down", Fault::new(what, mend));
+        }
+    }
+    chosen
+}
+
 fn provider(route: &Section<'_>, known: &providers::Known) -> Option<Arc<Provider>> {
     let field = route.field("provider")?;
     field.parsed(|name| known.find(name))
@@ -180,52 +206,6 @@ fn items(route: &Section<'_>, provider: Option<&Provider>) -> Option<ItemRules> 
             None
         }
     }
-}
-
-/// The secrets and the public key, and whether they suit what the provider signs.
-fn credentials(route: &Section<'_>, provider: Option<&Provider>) -> (Vec<Secret>, Option<String>) {
-    let secret = route.field("secret");
-    let public_key = route.field("public_key");
-    let signs = provider.is_some_and(|provider| provider.signature.is_some());
-    let given = secret.is_some() || public_key.is_some();
-    // Where `provider` is written and unknown, that is the problem; do not add to it.
-    let unknown_provider = provider.is_none() && route.field("provider").is_some();
-    if given && !signs && !unknown_provider {
-        let field = if secret.is_some() { "secret" } else { "public_key" };
-        let what = match provider {
-            Some(provider) => format!("the provider {} signs nothing that this could check", provider.name),
-            None => "nothing checks it: the route has no provider".to_owned(),
-        };
-        route.fail(field, Fault::new(what, "leave it out, or name a provider that signs"));
-    }
-    if signs && !given {
-        let text = "no secret: whoever guesses an event's key can make the gateway swallow the real one";
-        route.warn("secret", text);
-    }
-    if let (Some(key), Some(provider)) = (route.field("key"), provider)
-        && signs
-    {
-        let headers = key.list().unwrap_or_default();
-        let unsigned =
-            headers.iter().any(|part| part.value.as_str().is_some_and(|part| part.starts_with("header:")));
-        if unsigned {
-            let text =
-                format!("a part comes from a header, which {}'s signature may not cover", provider.name);
-            route.warn("key", text);
-        }
-    } else if let Some(provider) = provider {
-        for header in provider.unsigned_key_headers() {
-            let text = format!(
-                "{} names its events by the header {header}, which its signature does not cover: who replays a \
-                 signed body under a new {header} is not recognised as a copy",
-                provider.name
-            );
-            route.warn("provider", text);
-        }
-    }
-    let secrets = secret.map(|field| field.secrets()).unwrap_or_default();
-    let public_key = public_key.and_then(|field| field.expanded()).map(|expanded| expanded.text);
-    (secrets, public_key)
 }
 
 /// The durations of a route, which bound each other.

@@ -109,15 +109,6 @@ impl Field<'_> {
         Some(Secret(text.into()))
     }
 
-    /// A list of secrets, or one.
-    pub(super) fn secrets(&self) -> Vec<Secret> {
-        let fields = self.one_or_list();
-        if fields.is_empty() {
-            self.fail("the list is empty", "name a secret, or leave it out");
-        }
-        fields.iter().filter_map(Field::secret).collect()
-    }
-
     /// The content of the file that this field names, without its last line's end.
     fn file_content(&self) -> Option<String> {
         let path = self.source.directory.join(self.expanded()?.text);

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tracing_subscriber::EnvFilter;
+
 use super::problem::{Fault, nearest};
 use super::secret::Secret;
 use super::source::{Field, Section};
@@ -212,7 +214,13 @@ pub(super) fn log(top: &Section<'_>) -> Log {
         "json" => Ok(LogFormat::Json),
         other => Err(unknown_word(other, &["auto", "text", "json"])),
     });
-    let level = section.parsed("level", |text| Ok(text.to_owned()));
+    let level = section.parsed("level", |text| match EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(Fault::new(
+            format!("{text:?} is no filter: {error}"),
+            "write such as \"info\" or \"umavez=debug,warn\"",
+        )),
+    });
     Log { format: format.unwrap_or_default(), level: level.unwrap_or_else(|| Log::default().level) }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Ledger;
-use super::claim::{Claim, Receipt, Settlement};
+use super::claim::{Claim, EventKey, Receipt, Settlement};
 use super::durable::HotOnly;
 
 /// Most jobs that may wait; past it a job is dropped, logged and counted.
@@ -44,6 +44,8 @@ enum Job {
     },
     /// The event, and when it was first claimed on this process's monotonic clock.
     CatchUp(HotOnly, std::time::Instant),
+    /// A person changed the event while the hot store was away.
+    Forget(EventKey),
 }
 
 impl Background {
@@ -77,6 +79,10 @@ impl Background {
             receipt: Some(std::sync::Arc::clone(receipt)),
         };
         self.leave(Job::CatchUp(event, claim.taken));
+    }
+
+    pub(super) fn forget(&self, key: EventKey) {
+        self.leave(Job::Forget(key));
     }
 
     fn leave(&self, job: Job) {
@@ -141,9 +147,10 @@ impl Work {
             Job::Settle { claims, settlement } => settle(ledger, claims, settlement).await,
             Job::CatchUp(mut event, claimed) => {
                 event.age = claimed.elapsed();
-                let said = ledger.shared.durable.record_hot_only(vec![event.clone()]).await;
+                let said = ledger.durable.record_hot_only(vec![event.clone()]).await;
                 said.is_err().then_some(Job::CatchUp(event, claimed))
             }
+            Job::Forget(key) => ledger.hot.forget(&key).await.is_err().then_some(Job::Forget(key)),
         };
         match left {
             Some(job) => Err(job),

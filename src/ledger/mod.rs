@@ -6,6 +6,7 @@
 
 mod background;
 mod claim;
+mod claiming;
 pub mod durable;
 pub mod hot;
 mod in_flight;
@@ -25,9 +26,10 @@ pub use claim::{
     Claim, Digest, EventKey, Fence, Fingerprint, Layer, OnUnknown, Payload, READABLE_TEXT_MAX, Receipt,
     Settlement, Terms,
 };
+use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
-use in_flight::{Ended, InFlight, Place, Seat};
+use hot::{Hot, HotAsk, HotDone, HotSeen};
+use in_flight::InFlight;
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
 
@@ -101,12 +103,12 @@ pub enum LedgerError {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     hot: Hot,
+    durable: Durable,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    durable: Durable,
     in_flight: Arc<InFlight>,
     background: Background,
     clock: Clock,
@@ -128,9 +130,8 @@ impl Ledger {
         let in_flight = InFlight::new();
         let (background, work) = Background::new();
         let flushed = CancellationToken::new();
-        let shared =
-            Arc::new(Shared { durable, in_flight, background, clock, metrics, flushed: flushed.clone() });
-        let ledger = Self { hot, shared };
+        let shared = Arc::new(Shared { in_flight, background, clock, metrics, flushed: flushed.clone() });
+        let ledger = Self { hot, durable, shared };
         let work = work.run(ledger.clone(), stop.clone());
         tracker.spawn(async move {
             work.await;
@@ -146,14 +147,18 @@ impl Ledger {
         ledger
     }
 
-    /// A handle whose hot connection belongs to the calling thread's runtime.
-    pub async fn on_this_worker(&self) -> Self {
-        Self { hot: self.hot.on_this_worker().await, shared: Arc::clone(&self.shared) }
+    /// A handle whose hot connection, and whose answers, belong to the calling thread's runtime.
+    pub async fn on_this_worker(&self, tracker: &TaskTracker) -> Self {
+        Self {
+            hot: self.hot.on_this_worker().await,
+            durable: self.durable.on_this_worker(tracker),
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// The durable store, for the event API and the sweeper.
     pub fn durable(&self) -> &Durable {
-        &self.shared.durable
+        &self.durable
     }
 
     /// The hot store, for health and the event API.
@@ -186,16 +191,23 @@ impl Ledger {
         to: Override,
         actor: &str,
     ) -> Result<Option<(State, Option<State>)>, DurableError> {
-        let changed = self.shared.durable.change(record.digest, to, actor).await?;
-        if let Err(error) = self.hot.forget(&EventKey::from_text(&*record.key)).await {
-            self.shared.metrics.hot_failed(&error);
-        }
+        let changed = self.durable.change(record.digest, to, actor).await?;
+        self.forget_hot(EventKey::from_text(&*record.key)).await;
         Ok(changed)
+    }
+
+    /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done
+    /// event would go against the person's decision.
+    async fn forget_hot(&self, key: EventKey) {
+        if let Err(error) = self.hot.forget(&key).await {
+            self.shared.metrics.hot_failed(&error);
+            self.shared.background.forget(key);
+        }
     }
 
     /// Keeps the fingerprint of a copy that differs from the event processed under its key, for people.
     pub fn note_conflict(&self, ask: &Ask) {
-        self.shared.durable.note_conflict(ask.key.digest(), ask.fingerprint);
+        self.durable.note_conflict(ask.key.digest(), ask.fingerprint);
     }
 
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
@@ -231,7 +243,7 @@ impl Ledger {
         }
         // A receipt that was too long for the hot store is the durable store's to give.
         for item in claiming.items.iter_mut().filter(|item| item.receipt_elsewhere) {
-            let receipt = match self.shared.durable.peek(vec![item.ask.key.digest()]).await {
+            let receipt = match self.durable.peek(vec![item.ask.key.digest()]).await {
                 Ok(mut seen) => match seen.pop().flatten() {
                     Some(Seen::Done { receipt, .. }) => receipt,
                     Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held) | None => {
@@ -262,7 +274,7 @@ impl Ledger {
             return;
         }
         let began = monotonic();
-        let said = self.shared.durable.claim(asks).await;
+        let said = self.durable.claim(asks).await;
         self.shared.metrics.durable_took(began.elapsed());
         match said {
             Ok(seen) => {
@@ -320,148 +332,5 @@ impl Ledger {
         {
             self.shared.metrics.hot_failed(&error);
         }
-    }
-}
-
-/// A request's items on their way to their verdicts.
-struct Claiming {
-    items: Vec<Item>,
-}
-
-struct Item {
-    ask: Ask,
-    fence: Fence,
-    seat: Option<Seat>,
-    hot_said: Option<HotSeen>,
-    receipt_elsewhere: bool,
-    verdict: Option<Verdict>,
-}
-
-impl Claiming {
-    fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
-        let items = asks.into_iter().map(|ask| {
-            let mut item = Item {
-                fence: Fence::draw(),
-                seat: None,
-                hot_said: None,
-                receipt_elsewhere: false,
-                verdict: None,
-                ask,
-            };
-            match in_flight.sit(item.ask.key.digest()) {
-                Place::Seat(seat) => item.seat = Some(seat),
-                Place::Queue(hear) => {
-                    item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
-                }
-            }
-            item
-        });
-        Self { items: items.collect() }
-    }
-
-    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
-    /// unused, and the event is held again.
-    fn take(&mut self, claimed: Claimed, on: &Conditions) {
-        let mut items = self.items.iter_mut();
-        if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
-        {
-            item.fence = claimed.fence;
-            item.first(claimed.attempt, claimed.age, on, monotonic(), true);
-        }
-    }
-
-    /// The items that have no verdict yet.
-    fn open(&self) -> impl Iterator<Item = &Item> {
-        self.items.iter().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
-    }
-
-    fn open_mut(&mut self) -> impl Iterator<Item = &mut Item> {
-        self.items.iter_mut().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
-    }
-
-    fn verdicts(self) -> Vec<Verdict> {
-        self.items.into_iter().map(|item| item.verdict.expect("every open item was decided")).collect()
-    }
-}
-
-impl Item {
-    fn hot(&mut self, seen: HotSeen) {
-        if let HotSeen::Done(Done { fingerprint, receipt }) = seen {
-            match receipt {
-                Some(receipt) => self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint)),
-                None => self.receipt_elsewhere = true,
-            }
-        } else {
-            self.hot_said = Some(seen);
-        }
-    }
-
-    /// Takes the durable store's word; returns what the hot store should learn from it.
-    fn decided(&mut self, seen: Seen, on: &Conditions, began: std::time::Instant) -> Option<HotDone> {
-        match seen {
-            Seen::Claimed { attempt, age } => self.first(attempt, age, on, began, true),
-            Seen::Processing { .. } => self.in_flight(),
-            Seen::Held => self.held(),
-            Seen::Done { receipt, age, fingerprint } => {
-                let ttl = on.terms.hot_ttl.saturating_sub(age);
-                let warm = (!ttl.is_zero()).then(|| HotDone {
-                    key: self.ask.key.clone(),
-                    done: Done { fingerprint, receipt: Some(receipt.clone()) },
-                    ttl,
-                });
-                self.done(Arc::new(receipt), Layer::Durable, Some(fingerprint));
-                return warm;
-            }
-        }
-        None
-    }
-
-    fn first(
-        &mut self,
-        attempt: u32,
-        age: Duration,
-        on: &Conditions,
-        began: std::time::Instant,
-        durable: bool,
-    ) {
-        let seat = self.seat.take().expect("only a seated item is asked for");
-        self.verdict = Some(Verdict::First(Claim {
-            key: self.ask.key.clone(),
-            fence: self.fence,
-            attempt,
-            terms: on.terms,
-            route: Arc::clone(&on.route),
-            fingerprint: self.ask.fingerprint,
-            age,
-            taken: began,
-            payload: on.payload.as_ref().map(|payload| payload.id),
-            durable,
-            seat,
-        }));
-    }
-
-    fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Option<Fingerprint>) {
-        let conflict = processed.filter(|processed| *processed != self.ask.fingerprint);
-        if let Some(seat) = self.seat.take() {
-            seat.leave(&Ended::Done(Arc::clone(&receipt), layer, processed));
-        }
-        self.verdict = Some(Verdict::Duplicate { receipt, layer, conflict });
-    }
-
-    fn in_flight(&mut self) {
-        let seat = self.seat.take().expect("only a seated item is asked for");
-        self.verdict = Some(Verdict::InFlight(Waiter::elsewhere(self.ask.clone(), seat)));
-    }
-
-    fn held(&mut self) {
-        if let Some(seat) = self.seat.take() {
-            seat.leave(&Ended::Held);
-        }
-        self.verdict = Some(Verdict::Held);
-    }
-
-    fn unavailable(&mut self, error: Arc<LedgerError>) {
-        drop(self.seat.take());
-        self.verdict = Some(Verdict::Unavailable(error));
     }
 }

@@ -68,7 +68,7 @@ impl Ledger {
             payload: claim.payload,
         });
         let began = monotonic();
-        let said = self.shared.durable.settle(asks.collect()).await;
+        let said = self.durable.settle(asks.collect()).await;
         self.shared.metrics.durable_took(began.elapsed());
         said.inspect_err(|error| self.shared.metrics.durable_failed(error)).ok()
     }

@@ -99,8 +99,7 @@ impl Ledger {
                 Ok(Watched::Watching) => POLL_PUSHED,
                 Ok(Watched::Absent) | Err(_) => POLL,
             };
-            match self.shared.durable.peek(vec![ask.key.digest()]).await.map(|mut seen| seen.pop().flatten())
-            {
+            match self.durable.peek(vec![ask.key.digest()]).await.map(|mut seen| seen.pop().flatten()) {
                 Ok(Some(Seen::Done { receipt, fingerprint, .. })) => {
                     return Ended::Done(Arc::new(receipt), Layer::Waited, Some(fingerprint));
                 }

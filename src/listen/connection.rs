@@ -86,14 +86,11 @@ fn answer<H: Handler>(
     watch: &Arc<Watch>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<H> {
     let under_way = watch.begin(request.version() == http::Version::HTTP_2);
-    let admitted = match admit(&mut request) {
-        Ok(()) => Ok(handler.clone().handle(request, peer.clone())),
-        Err(inadmissible) => Err(inadmissible),
-    };
-    let watch = Arc::clone(watch);
+    let (handler, peer, watch) = (handler.clone(), peer.clone(), Arc::clone(watch));
+    // The handler is called in here: its future, made outside, would be moved in and then take its room twice.
     async move {
-        let response = match admitted {
-            Ok(handling) => handling.await,
+        let response = match admit(&mut request) {
+            Ok(()) => handler.handle(request, peer).await,
             Err(inadmissible) => refusal(inadmissible),
         };
         watch.answered(response.status());

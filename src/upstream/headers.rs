@@ -22,8 +22,10 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const OURS: &str = "umavez";
 
 /// What only a proxy may claim about a sender; dropped when the peer isn't a trusted one.
-const CLAIMS: [HeaderName; 6] = [
+const CLAIMS: [HeaderName; 8] = [
     FORWARDED,
+    FORWARDED_PROTO,
+    FORWARDED_HOST,
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-forwarded-prefix"),
     HeaderName::from_static("x-forwarded-server"),
@@ -32,7 +34,9 @@ const CLAIMS: [HeaderName; 6] = [
 ];
 
 /// Meant for one hop, whatever `Connection` says.
-const HOP_BY_HOP: [HeaderName; 6] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
+    TE,
+    UPGRADE,
     KEEP_ALIVE,
     PROXY_CONNECTION,
     PROXY_AUTHENTICATE,
@@ -73,11 +77,7 @@ pub fn to_app(headers: &mut HeaderMap, version: http::Version, caller: &Caller) 
         join_cookies(headers);
     }
     if !caller.trusted {
-        for name in &CLAIMS {
-            headers.remove(name);
-        }
-        headers.remove(FORWARDED_PROTO);
-        headers.remove(FORWARDED_HOST);
+        drop_all(headers, &CLAIMS);
     }
     forwarded_for(headers, caller);
     forwarded(headers, caller);
@@ -127,11 +127,16 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         drop_named_by_connection(headers);
     }
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
+    drop_all(headers, &HOP_BY_HOP);
+}
+
+/// Usually none of them is there, and a walk over the few headers that are costs less than hashing every name.
+fn drop_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if headers.keys().any(|name| names.contains(name)) {
+        for name in names {
+            headers.remove(name);
+        }
     }
-    headers.remove(TE);
-    headers.remove(UPGRADE);
 }
 
 fn drop_named_by_connection(headers: &mut HeaderMap) {

@@ -197,7 +197,7 @@ async fn an_app_that_broke_off_its_answer_did_not_succeed(pair: Pair) {
 async fn an_app_that_is_not_there_releases_the_event(pair: Pair) {
     // Provably nothing was sent: 502, released, and the next copy passes, on a route that holds as well.
     let stores = Stores::open(pair).await;
-    let address = nobody().await;
+    let address = nobody();
     let route = short("on_unknown = \"hold\"\n");
     let gateway =
         Gateway::in_front_of_url(&format!("http://{address}")).on(&stores).route(&route).start().await;

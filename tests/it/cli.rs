@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::{Gateway, Upstream};
+
 fn umavez(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
     command.args(arguments).env_remove("UMAVEZ_SECRET").env_remove("UMAVEZ_LOG").output().unwrap()
@@ -125,8 +127,59 @@ fn check_shows_what_the_file_comes_to() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let said = stdout(&output);
     assert!(said.contains("route     pix: "), "{said}");
+    assert!(said.contains("durable   not there yet; it will be created at the start"), "{said}");
+    assert!(!directory.path().join("umavez.db").exists(), "a check creates nothing");
     assert!(said.contains("u.toml: ok, 1 warning"), "{said}");
-    assert!(stderr(&output).contains("run one gateway only"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("single instance"), "{}", stderr(&output));
+}
+
+#[test]
+fn check_of_stores_that_do_not_answer_ends_with_1_and_says_what_to_mend() {
+    let directory = tempfile::tempdir().unwrap();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = format!(
+        "[upstream]\nurl = \"http://127.0.0.1:3000\"\n[hot]\nurl = \"redis://{nobody}\"\n\
+         [durable]\nurl = \"postgres://umavez@{nobody}/umavez\"\n\
+         [[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\n"
+    );
+    let path = file(&directory, "u.toml", &text).display().to_string();
+    let output = umavez(&["check", "--config", &path]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    let told = stderr(&output);
+    for store in ["hot", "durable"] {
+        assert!(told.contains(&format!("[{store}] url: the store does not answer: ")), "{told}");
+        assert!(told.contains(&format!("mend [{store}] url")), "{told}");
+    }
+    assert_eq!(code(&umavez(&["check", "--offline", "--config", &path])), 0);
+}
+
+#[tokio::test]
+async fn check_beside_a_running_gateway_is_no_failure() {
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    let folder = gateway.folder();
+    let text = "[upstream]\nurl = \"http://127.0.0.1:3000\"\n[[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\n";
+    let path = folder.join("beside.toml");
+    std::fs::write(&path, text).unwrap();
+    let output = umavez(&["check", "--config", &path.display().to_string()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("durable   in use by a running gateway"), "{}", stdout(&output));
+}
+
+#[test]
+fn keys_undo_a_content_encoding() {
+    use std::io::Write as _;
+    let directory = tempfile::tempdir().unwrap();
+    let plain = std::fs::read(fixture("stripe-invoice-paid.body")).unwrap();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&plain).unwrap();
+    let body = directory.path().join("b");
+    std::fs::write(&body, packed.finish().unwrap()).unwrap();
+    let headers = file(&directory, "h", "Content-Type: application/json\nContent-Encoding: gzip\n");
+    let (headers, body) = (headers.display().to_string(), body.display().to_string());
+    let output = umavez(&["keys", "--provider", "stripe", "--headers", &headers, "--body", &body]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("stripe:evt_FIXTURE0000000000000001"), "{}", stdout(&output));
 }
 
 #[test]
@@ -192,16 +245,16 @@ fn the_providers_page_is_what_the_provider_files_say() {
     let made = stdout(&umavez(&["providers", "--markdown"]));
     let differs = written.lines().zip(made.lines()).find(|(written, made)| written != made);
     assert!(written == made, "renew it: umavez providers --markdown > docs/providers.md ({differs:?})");
-    for name in umavez::providers::Provider::names() {
-        assert!(made.contains(&stdout(&umavez(&["providers", name]))), "{name}");
-        // What is pasted from the page is a route that serves.
-        let block = stdout(&umavez(&["providers", name]));
-        let (block, _) = block.split_once("```toml\n").unwrap().1.split_once("```").unwrap();
+    // What is pasted from the page is a route that serves.
+    let blocks: Vec<&str> =
+        made.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(blocks.len(), umavez::providers::Provider::names().len());
+    for block in blocks {
         let text = format!("[upstream]\nurl = \"http://127.0.0.1:1\"\n{block}");
         let wanted = block.split("${").skip(1).filter_map(|rest| rest.split('}').next());
         let environment = wanted.map(|name| (name.to_owned(), secret_for(name).to_owned())).collect();
         let config = umavez::config::Config::parse(Path::new("u.toml"), &text, &environment);
-        assert!(config.is_ok(), "{name}: {}", config.unwrap_err());
+        assert!(config.is_ok(), "{block}: {}", config.unwrap_err());
     }
 }
 
@@ -223,5 +276,24 @@ fn providers_are_listed() {
     let listed = stdout(&umavez(&["providers"]));
     for name in ["evolution", "hotmart", "meta", "stripe"] {
         assert!(listed.lines().any(|line| line == name), "{listed}");
+    }
+}
+
+#[test]
+fn a_provider_is_told_with_a_route_to_copy() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in stdout(&umavez(&["providers"])).lines() {
+        let told = stdout(&umavez(&["providers", name]));
+        for line in ["docs ", "item ", "remembered ", "signature ", "batch "] {
+            assert!(told.contains(&format!("\n{line}")), "{name} has no {line}: {told}");
+        }
+        let (_, route) = told.split_once("\n[[route]]\n").unwrap_or_else(|| panic!("{told}"));
+        let config = format!("[upstream]\nurl = \"http://127.0.0.1:3000\"\n[[route]]\n{route}");
+        // Any secret will do for the shape; some providers' have one of their own.
+        let unsigned: String =
+            config.lines().filter(|line| !line.contains("${")).map(|line| format!("{line}\n")).collect();
+        let path = file(&directory, &format!("{name}.toml"), &unsigned).display().to_string();
+        let output = umavez(&["check", "--offline", "--config", &path]);
+        assert_eq!(code(&output), 0, "{name}: {}", stderr(&output));
     }
 }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Connection, Delivery, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, on_every_store, order,
-    send_until_success, try_send,
+    Connection, Delivery, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, nobody, on_every_store,
+    order, send_until_success, try_send,
 };
 
 on_every_store! {
@@ -113,7 +113,7 @@ impl Clogged {
     async fn listen() -> Self {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.bind(&nobody().into()).unwrap();
         socket.listen(0).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let waiting = (0..4)

@@ -240,7 +240,7 @@ impl Prometheus {
         let rules = repository("deploy/prometheus/alerts.yml");
         std::fs::copy(rules, dir.path().join("alerts.yml")).unwrap();
         for _ in 0..10 {
-            let address = nobody().await;
+            let address = nobody();
             let mut child = Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "--", "prometheus", "--log.level=warn"])
                 .arg(format!("--config.file={}", dir.path().join("prometheus.yml").display()))

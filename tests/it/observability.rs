@@ -116,7 +116,7 @@ async fn counters_say_exactly_what_happened() {
 async fn no_token_of_a_request_shows_in_logs_or_metrics() {
     // SEC-2: tokens in the path or query ended up in logs and metric labels.
     let upstream = Upstream::answering(200, "").await;
-    let dead = nobody().await;
+    let dead = nobody();
     let routes = format!(
         "[[route]]\nname = \"in\"\npath = \"/h/{{token}}/in\"\nkey = [\"path:token\", \"$.id\"]\nbody_limit = \"1KiB\"\n\
          [[route]]\nname = \"dead\"\npath = \"/dead/{{token}}\"\nkey = [\"$.id\"]\nupstream = \"http://{dead}\"\n\

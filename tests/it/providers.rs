@@ -110,7 +110,10 @@ fn every_fixture_yields_its_items_places_and_parts() {
 }
 
 /// The fixtures that are handshakes, the secret to answer with, and the answer that EXPECT.md wants.
-const HANDSHAKES: &[(&str, &str, Option<(u16, &str)>)] = &[
+/// A case, how its item shows, and the status and body where the gateway answers it.
+type Shaken = (&'static str, &'static str, Option<(u16, &'static str)>);
+
+const HANDSHAKES: &[Shaken] = &[
     ("discord-ping", "", Some((204, ""))),
     ("graph-validation-handshake", "", Some((200, "Validation: fixture token+1"))),
     ("slack-url-verification", "", Some((200, "fixture-challenge-3eZbrw"))),

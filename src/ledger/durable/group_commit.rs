@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::batch::{Batch, Outcome};
 use super::desk::Ask;
 use super::error::{DurableError, Trouble};
+use super::mailbox::{Answer, Mailbox, Post};
 use super::store::{Failure, Keeper, PROBE_EVERY};
 use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
 use crate::clock::monotonic;
@@ -33,6 +34,8 @@ const STRAYS_MAX: usize = 4096;
 pub(super) struct Write {
     pub(super) asks: Asks,
     pub(super) since: Instant,
+    /// The caller's thread's; `None` where each answer goes by itself.
+    pub(super) mailbox: Option<Mailbox>,
     /// How often it has been in a transaction without an answer for every row.
     pub(super) rounds: u32,
 }
@@ -199,9 +202,11 @@ impl Writer {
         }
         match committed {
             Ok(outcome) => {
+                let mut post = Post::default();
                 for write in writes {
-                    self.answer(write, &outcome);
+                    self.answer(write, &outcome, &mut post);
                 }
+                post.send();
             }
             Err(Failure::Apart(_)) if writes.len() > 1 => {
                 for write in writes {
@@ -228,22 +233,23 @@ impl Writer {
         }
     }
 
-    fn answer(&mut self, write: Write, outcome: &Outcome) {
+    fn answer(&mut self, write: Write, outcome: &Outcome, post: &mut Post) {
         match write.asks {
-            Asks::Settles(asks, answer) => {
-                // A caller that went away needs no answer.
-                drop(answer.send(Ok(asks.iter().map(|ask| outcome.settle(ask)).collect())));
+            Asks::Settles(asks, caller) => {
+                let settled = asks.iter().map(|ask| outcome.settle(ask)).collect();
+                post.add(write.mailbox.as_ref(), Answer::Settles(caller, settled));
             }
-            Asks::Claims(asks, answer) => {
+            Asks::Claims(asks, caller) => {
                 let seen: Option<Vec<Seen>> = asks.iter().map(|ask| outcome.claim(ask)).collect();
-                let write = Write { asks: Asks::Claims(asks, answer), rounds: write.rounds + 1, ..write };
-                match seen {
-                    Some(seen) => write.tell(seen),
-                    None if write.rounds < ROUNDS_MAX => self.deferred.push_back(write),
-                    None => {
-                        self.stray(&write);
-                        write.refuse(&Trouble::Contended.into());
-                    }
+                if let Some(seen) = seen {
+                    return post.add(write.mailbox.as_ref(), Answer::Claims(caller, seen));
+                }
+                let write = Write { asks: Asks::Claims(asks, caller), rounds: write.rounds + 1, ..write };
+                if write.rounds < ROUNDS_MAX {
+                    self.deferred.push_back(write);
+                } else {
+                    self.stray(&write);
+                    write.refuse(&Trouble::Contended.into());
                 }
             }
         }
@@ -334,13 +340,6 @@ impl Write {
         matches!(self.asks, Asks::Claims(..))
             && self.rounds == 0
             && now.saturating_duration_since(self.since) > patience
-    }
-
-    fn tell(self, seen: Vec<Seen>) {
-        if let Asks::Claims(_, answer) = self.asks {
-            // A caller that went away leaves its claim to its lease.
-            drop(answer.send(Ok(seen)));
-        }
     }
 
     fn refuse(self, error: &DurableError) {

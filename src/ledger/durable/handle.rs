@@ -13,6 +13,7 @@ use super::desk::{Ask, HotOnly, Reply};
 use super::error::{DurableError, Trouble};
 use super::group_commit::{Asks, Queues, Write, Writer, chain};
 use super::lane::{Job, Lane};
+use super::mailbox::Mailbox;
 use super::store::{Keeper, Store};
 use super::{Action, ClaimAsk, Override, Record, Seen, SettleAsk, Settled, State, Swept};
 use crate::clock::monotonic;
@@ -29,6 +30,7 @@ pub struct Durable {
     settles: mpsc::Sender<Write>,
     reads: mpsc::Sender<Job>,
     chores: mpsc::Sender<Job>,
+    mailbox: Option<Mailbox>,
     up: Arc<AtomicBool>,
     stop: CancellationToken,
     /// Cancelled by each task as it ends.
@@ -76,7 +78,13 @@ impl Durable {
                 drop(lane_ended);
             });
         }
-        Ok(Self { claims, settles, reads, chores, up, stop, ended })
+        Ok(Self { claims, settles, reads, chores, mailbox: None, up, stop, ended })
+    }
+
+    /// A handle for the calling thread's runtime, which is woken once for a batch's answers. Its task ends with
+    /// the handle's last clone; `tracker` waits for it.
+    pub fn on_this_worker(&self, tracker: &TaskTracker) -> Self {
+        Self { mailbox: Some(Mailbox::open(tracker)), ..self.clone() }
     }
 
     /// Claims all these events in one transaction; answers in their order. An event that is asked for twice is
@@ -226,7 +234,8 @@ impl Durable {
         asks: impl FnOnce(oneshot::Sender<Result<T, DurableError>>) -> Asks,
     ) -> Result<T, DurableError> {
         let (answer, answered) = oneshot::channel();
-        let write = Write { asks: asks(answer), since: monotonic(), rounds: 0 };
+        let write =
+            Write { asks: asks(answer), since: monotonic(), mailbox: self.mailbox.clone(), rounds: 0 };
         queue.try_send(write).map_err(refusal)?;
         answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
     }

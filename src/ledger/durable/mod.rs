@@ -7,6 +7,7 @@ mod error;
 mod group_commit;
 mod handle;
 mod lane;
+mod mailbox;
 mod postgres;
 mod receipt;
 mod row;

@@ -8,7 +8,7 @@ use crate::support::{Gateway, Reply, Upstream, nobody, order};
 async fn an_app_that_is_not_up_yet_costs_no_event() {
     // PRX-14, as far as one machine's resolver allows: the name is resolved for each connection, the gateway
     // starts while nobody answers there, and what is refused meanwhile is released.
-    let address = nobody().await;
+    let address = nobody();
     let gateway = Gateway::in_front_of_url(&format!("http://localhost:{}", address.port())).start().await;
     assert_eq!(gateway.send(&order("d1")).await.status, 502);
     let unknown = Gateway::in_front_of_url("http://no-such-name.invalid:80").start().await;

@@ -81,9 +81,9 @@ impl Setup {
             self.routes = super::ORDERS.to_owned();
         }
         let dir = tempfile::tempdir().unwrap();
-        let loopback: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let loopback = || SocketAddr::from(([127, 0, 0, 1], super::free_port()));
         let config = dir.path().join("umavez.toml");
-        std::fs::write(&config, self.toml(loopback, loopback)).unwrap();
+        std::fs::write(&config, self.toml(loopback(), loopback())).unwrap();
         let process = Process::spawn(&config, &self);
         let (public, admin) = process.listening().await;
         Gateway { process, setup: self, dir, config, public, admin }

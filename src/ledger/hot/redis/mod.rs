@@ -141,7 +141,10 @@ impl Redis {
 
     pub(super) async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
         let client = &self.client()?;
-        join_all(ends.iter().map(|end| self.done_one(client, end))).await.into_iter().collect()
+        match &*ends {
+            [end] => self.done_one(client, end).await,
+            many => join_all(many.iter().map(|end| self.done_one(client, end))).await.into_iter().collect(),
+        }
     }
 
     async fn done_one(&self, client: &WithOptions<Client>, end: &HotDone) -> Result<(), HotError> {
@@ -149,7 +152,8 @@ impl Redis {
         let reply = self.set(client, name, value::done(&end.done), end.ttl, None).await?;
         if self.bytes(reply)?.is_some_and(|old| value::is_watched(&old)) {
             let digest = end.key.digest().to_string();
-            self.settle_answer(client.publish::<(), _, _>(self.node.channel.as_str(), digest).await)?;
+            let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
+            self.settle_answer(told.await)?;
         }
         Ok(())
     }
@@ -182,12 +186,12 @@ impl Redis {
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         let client = &self.client()?;
         let name = value::name(&self.node.prefix, key);
-        self.settle_answer(client.del::<(), _>(name).await)
+        self.settle_answer(Box::pin(client.del::<(), _>(name)).await)
     }
 
     pub(super) async fn ping(&self) -> Result<(), HotError> {
         let client = &self.client()?;
-        self.settle_answer(client.ping::<()>(None).await)
+        self.settle_answer(Box::pin(client.ping::<()>(None)).await)
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
@@ -214,8 +218,9 @@ impl Redis {
         let ttl = millis(ttl);
         if !self.node.scripted.load(Ordering::Relaxed) {
             let expiry = Some(Expiration::PX(ttl));
-            let answer = client.set(name.clone(), bytes.clone(), expiry, only.clone(), true).await;
-            match answer {
+            // Boxed, as all of fred's futures here: each is 7 KiB, which the request's would carry and move.
+            let answer = Box::pin(client.set(name.clone(), bytes.clone(), expiry, only.clone(), true));
+            match answer.await {
                 Err(cause) if is_syntax_error(&cause) => self.node.fall_back_to_scripts(),
                 answer => return self.settle_answer(answer),
             }
@@ -232,10 +237,10 @@ impl Redis {
         name: Bytes,
         arguments: Vec<Bytes>,
     ) -> Result<Reply, HotError> {
-        let answer = client.evalsha(script.hash(), vec![name.clone()], arguments.clone()).await;
-        let answer = match answer {
+        let answer = Box::pin(client.evalsha(script.hash(), vec![name.clone()], arguments.clone()));
+        let answer = match answer.await {
             Err(cause) if cause.details().starts_with("NOSCRIPT") => {
-                client.eval(script.text(), vec![name], arguments).await
+                Box::pin(client.eval(script.text(), vec![name], arguments)).await
             }
             answer => answer,
         };

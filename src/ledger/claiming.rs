@@ -1,0 +1,155 @@
+//! A request's items on their way to their verdicts: each has its seat and its fence, and is open until one of the
+//! stores has decided it. Asks no store itself.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::claim::{Claim, Fence, Fingerprint, Layer, Receipt};
+use super::durable::Seen;
+use super::hot::{Done, HotDone, HotSeen};
+use super::in_flight::{Ended, InFlight, Place, Seat};
+use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter};
+use crate::clock::monotonic;
+
+/// A request's items on their way to their verdicts.
+pub(super) struct Claiming {
+    pub(super) items: Vec<Item>,
+}
+
+pub(super) struct Item {
+    pub(super) ask: Ask,
+    pub(super) fence: Fence,
+    seat: Option<Seat>,
+    pub(super) hot_said: Option<HotSeen>,
+    pub(super) receipt_elsewhere: bool,
+    verdict: Option<Verdict>,
+}
+
+impl Claiming {
+    pub(super) fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
+        let items = asks.into_iter().map(|ask| {
+            let mut item = Item {
+                fence: Fence::draw(),
+                seat: None,
+                hot_said: None,
+                receipt_elsewhere: false,
+                verdict: None,
+                ask,
+            };
+            match in_flight.sit(item.ask.key.digest()) {
+                Place::Seat(seat) => item.seat = Some(seat),
+                Place::Queue(hear) => {
+                    item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
+                }
+            }
+            item
+        });
+        Self { items: items.collect() }
+    }
+
+    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
+    /// unused, and the event is held again.
+    pub(super) fn take(&mut self, claimed: Claimed, on: &Conditions) {
+        let mut items = self.items.iter_mut();
+        if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
+        {
+            item.fence = claimed.fence;
+            item.first(claimed.attempt, claimed.age, on, monotonic(), true);
+        }
+    }
+
+    /// The items that have no verdict yet.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
+    }
+
+    pub(super) fn open_mut(&mut self) -> impl Iterator<Item = &mut Item> {
+        self.items.iter_mut().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
+    }
+
+    pub(super) fn verdicts(self) -> Vec<Verdict> {
+        self.items.into_iter().map(|item| item.verdict.expect("every open item was decided")).collect()
+    }
+}
+
+impl Item {
+    pub(super) fn hot(&mut self, seen: HotSeen) {
+        if let HotSeen::Done(Done { fingerprint, receipt }) = seen {
+            match receipt {
+                Some(receipt) => self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint)),
+                None => self.receipt_elsewhere = true,
+            }
+        } else {
+            self.hot_said = Some(seen);
+        }
+    }
+
+    /// Takes the durable store's word; returns what the hot store should learn from it.
+    pub(super) fn decided(&mut self, seen: Seen, on: &Conditions, began: Instant) -> Option<HotDone> {
+        match seen {
+            Seen::Claimed { attempt, age } => self.first(attempt, age, on, began, true),
+            Seen::Processing { .. } => self.in_flight(),
+            Seen::Held => self.held(),
+            Seen::Done { receipt, age, fingerprint } => {
+                let ttl = on.terms.hot_ttl.saturating_sub(age);
+                let warm = (!ttl.is_zero()).then(|| HotDone {
+                    key: self.ask.key.clone(),
+                    done: Done { fingerprint, receipt: Some(receipt.clone()) },
+                    ttl,
+                });
+                self.done(Arc::new(receipt), Layer::Durable, Some(fingerprint));
+                return warm;
+            }
+        }
+        None
+    }
+
+    pub(super) fn first(
+        &mut self,
+        attempt: u32,
+        age: Duration,
+        on: &Conditions,
+        began: Instant,
+        durable: bool,
+    ) {
+        let seat = self.seat.take().expect("only a seated item is asked for");
+        self.verdict = Some(Verdict::First(Claim {
+            key: self.ask.key.clone(),
+            fence: self.fence,
+            attempt,
+            terms: on.terms,
+            route: Arc::clone(&on.route),
+            fingerprint: self.ask.fingerprint,
+            age,
+            taken: began,
+            payload: on.payload.as_ref().map(|payload| payload.id),
+            durable,
+            seat,
+        }));
+    }
+
+    pub(super) fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Option<Fingerprint>) {
+        let conflict = processed.filter(|processed| *processed != self.ask.fingerprint);
+        if let Some(seat) = self.seat.take() {
+            seat.leave(&Ended::Done(Arc::clone(&receipt), layer, processed));
+        }
+        self.verdict = Some(Verdict::Duplicate { receipt, layer, conflict });
+    }
+
+    pub(super) fn in_flight(&mut self) {
+        let seat = self.seat.take().expect("only a seated item is asked for");
+        self.verdict = Some(Verdict::InFlight(Waiter::elsewhere(self.ask.clone(), seat)));
+    }
+
+    pub(super) fn held(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            seat.leave(&Ended::Held);
+        }
+        self.verdict = Some(Verdict::Held);
+    }
+
+    pub(super) fn unavailable(&mut self, error: Arc<LedgerError>) {
+        drop(self.seat.take());
+        self.verdict = Some(Verdict::Unavailable(error));
+    }
+}
