@@ -7,6 +7,9 @@ use std::ops::RangeInclusive;
 use umavez::config::show_duration;
 use umavez::providers::{Answer, Needs, Provider, Redact, Resign, Signature};
 
+/// Providers with more kinds of items have them in a list of their own.
+const RULES_IN_ROW_MAX: usize = 4;
+
 const HEAD: &str = "\
 # Providers
 
@@ -43,6 +46,9 @@ fn section(provider: &Provider) -> String {
     let mut text = format!("## {}\n\n", title(provider));
     put(&mut text, &format!("<{}>\n\n{}\n", provider.docs, provider.notes.setup));
     put(&mut text, &format!("```toml\n{}```\n", block(provider)));
+    if provider.rules.describe().len() > RULES_IN_ROW_MAX {
+        put(&mut text, &format!("Items and their keys:\n\n```text\n{}```\n", key_list(provider)));
+    }
     text.push_str("| | |\n| --- | --- |\n");
     for (name, value) in rows(provider) {
         put(&mut text, &format!("| {name} | {value} |"));
@@ -123,7 +129,25 @@ fn rows(provider: &Provider) -> Vec<(&'static str, String)> {
     rows
 }
 
+/// Each place of items once, and below it the keys that items there may have.
+fn key_list(provider: &Provider) -> String {
+    let mut places: Vec<(String, Vec<String>)> = Vec::new();
+    for (place, parts) in provider.rules.describe() {
+        let line = if parts.is_empty() { "no key".to_owned() } else { parts.join(", ") };
+        match places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, lines)) if lines.contains(&line) => {}
+            Some((_, lines)) => lines.push(line),
+            None => places.push((place, vec![line])),
+        }
+    }
+    let shown = places.iter().map(|(place, lines)| format!("{place}\n    {}\n", lines.join("\n    ")));
+    shown.collect()
+}
+
 fn keys(provider: &Provider) -> String {
+    if provider.rules.describe().len() > RULES_IN_ROW_MAX {
+        return "by the kind of item: see above".to_owned();
+    }
     let mut lines: Vec<String> = Vec::new();
     for (place, parts) in provider.rules.describe() {
         let place = if place == "$" { String::new() } else { format!(" of each `{place}`") };
