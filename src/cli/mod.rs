@@ -6,6 +6,7 @@ mod demo;
 mod events;
 mod keys;
 mod log;
+mod page;
 mod providers;
 mod run;
 
@@ -51,7 +52,7 @@ enum Command {
     Keys(keys::Keys),
     /// Look up and change events of a running gateway
     Events(events::Events),
-    /// List the providers that are built in, or print one's file
+    /// List the providers that are built in, or tell of one
     Providers(providers::Providers),
 }
 

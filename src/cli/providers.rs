@@ -6,7 +6,7 @@ use clap::Args;
 use umavez::config::show_duration;
 use umavez::providers::{Provider, Resign};
 
-use super::{Failure, print};
+use super::{Failure, page, print};
 
 /// List the providers that are built in, or tell of one
 ///
@@ -18,10 +18,16 @@ pub(super) struct Providers {
     /// Tell of this one
     #[arg(value_name = "NAME")]
     name: Option<String>,
+    /// Tell of all, as docs/providers.md does
+    #[arg(long, conflicts_with = "name")]
+    markdown: bool,
 }
 
 impl Providers {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        if self.markdown {
+            return print(&page::all());
+        }
         let Some(name) = &self.name else {
             let names: Vec<&str> = Provider::names();
             return print(&format!("{}\n", names.join("\n")));
@@ -60,7 +66,7 @@ fn told(provider: &Provider) -> String {
     for gotcha in &notes.gotchas {
         line("mind", gotcha);
     }
-    format!("{text}\n{}", route(provider))
+    format!("{text}\n{}", page::block(provider))
 }
 
 fn signature(provider: &Provider) -> &'static str {
@@ -81,22 +87,4 @@ fn batch(provider: &Provider) -> &'static str {
         (true, Resign::WithSecret) => "copies are cut out of the body, and the rest is signed again",
         (true, Resign::Impossible) => "forwarded whole where any item is new: it can't be signed again",
     }
-}
-
-/// A route as it stands in a configuration file.
-fn route(provider: &Provider) -> String {
-    let name = &provider.name;
-    let variable: String = name
-        .chars()
-        .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
-        .collect();
-    let mut text =
-        format!("[[route]]\nname = \"{name}\"\npath = \"/webhooks/{name}\"\nprovider = \"{name}\"\n");
-    let credential = match &provider.signature {
-        None => return text,
-        Some(signature) if signature.needs_secret() => format!("secret = \"${{{variable}_SECRET}}\"\n"),
-        Some(_) => format!("public_key = \"${{{variable}_PUBLIC_KEY}}\"\n"),
-    };
-    text.push_str(&credential);
-    text
 }

@@ -25,7 +25,9 @@ pub use handshake::{Handshake, Needs};
 pub use items::{Item, Items, Keyless, Part};
 pub use rules::{ItemRules, KeyRuleError};
 pub use schema::{Answer, Notes, Provider, Redact, SchemaError};
-pub use signature::{BadKey, BadSignature, CannotPrepare, CannotSign, Resign, Signature, Verifier};
+pub use signature::{
+    BadKey, BadSignature, CannotPrepare, CannotSign, Described, Resign, Signature, Verifier,
+};
 pub use tree::Unread;
 
 /// One delivery as it came, with its body decoded from any `Content-Encoding`.

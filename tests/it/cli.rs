@@ -239,6 +239,39 @@ fn keys_of_a_route_take_its_scope_and_path_parameters() {
 }
 
 #[test]
+fn the_providers_page_is_what_the_provider_files_say() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/providers.md");
+    let written = std::fs::read_to_string(page).unwrap_or_default();
+    let made = stdout(&umavez(&["providers", "--markdown"]));
+    let differs = written.lines().zip(made.lines()).find(|(written, made)| written != made);
+    assert!(written == made, "renew it: umavez providers --markdown > docs/providers.md ({differs:?})");
+    // What is pasted from the page is a route that serves.
+    let blocks: Vec<&str> =
+        made.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(blocks.len(), umavez::providers::Provider::names().len());
+    for block in blocks {
+        let text = format!("[upstream]\nurl = \"http://127.0.0.1:1\"\n{block}");
+        let wanted = block.split("${").skip(1).filter_map(|rest| rest.split('}').next());
+        let environment = wanted.map(|name| (name.to_owned(), secret_for(name).to_owned())).collect();
+        let config = umavez::config::Config::parse(Path::new("u.toml"), &text, &environment);
+        assert!(config.is_ok(), "{block}: {}", config.unwrap_err());
+    }
+}
+
+/// A secret or public key of the form that the provider gives out.
+fn secret_for(variable: &str) -> &'static str {
+    match variable {
+        "ADYEN_SECRET" => "00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF",
+        "PAGARME_SECRET" => "user:password",
+        "DISCORD_PUBLIC_KEY" => "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "SENDGRID_PUBLIC_KEY" => {
+            "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q=="
+        }
+        _ => "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    }
+}
+
+#[test]
 fn providers_are_listed() {
     let listed = stdout(&umavez(&["providers"]));
     for name in ["evolution", "hotmart", "meta", "stripe"] {

@@ -66,6 +66,19 @@ enum Scheme {
 }
 
 impl Scheme {
+    fn label(self) -> &'static str {
+        match self {
+            Self::HmacSha256 => "HMAC-SHA256",
+            Self::HmacSha1 => "HMAC-SHA1",
+            Self::Sha256 => "SHA-256 of secret and text",
+            Self::Ed25519 => "Ed25519",
+            Self::EcdsaP256 => "ECDSA P-256",
+            Self::Token => "the secret itself",
+            Self::Basic => "basic authentication",
+            Self::JwtHs256 => "JWT (HS256)",
+        }
+    }
+
     fn is_asymmetric(self) -> bool {
         match self {
             Self::Ed25519 | Self::EcdsaP256 => true,
@@ -116,6 +129,15 @@ pub enum Resign {
     WithSecret,
     /// The private key is the provider's alone, or the signature isn't in a header.
     Impossible,
+}
+
+/// One way of signing, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    pub scheme: &'static str,
+    pub place: String,
+    /// How old a stamp may be, where stamps are held to the clock.
+    pub tolerance: Option<Duration>,
 }
 
 impl Signature {
@@ -189,6 +211,20 @@ impl Signature {
     /// Whether a header's value is covered by the signature, so that a key taken from it can be believed.
     pub fn signs_header(&self, name: &str) -> bool {
         name.parse().is_ok_and(|name| self.methods.iter().any(|method| method.signs_header(&name)))
+    }
+
+    /// Whether the URL that the provider called is covered, so that the gateway must know it.
+    pub fn signs_url(&self) -> bool {
+        self.methods.iter().any(|method| method.signed.iter().any(Template::has_url))
+    }
+
+    /// Each way of signing, in the order in which they are looked for: for people.
+    pub fn describe(&self) -> impl Iterator<Item = Described> {
+        self.methods.iter().map(|method| Described {
+            scheme: method.scheme.label(),
+            place: method.place.to_string(),
+            tolerance: method.stamp.tolerance,
+        })
     }
 
     fn wanted(&self) -> &'static str {

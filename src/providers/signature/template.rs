@@ -93,6 +93,10 @@ impl Template {
         self.parts().any(|part| matches!(part, Part::Body | Part::Form))
     }
 
+    pub(super) fn has_url(&self) -> bool {
+        self.parts().any(|part| matches!(part, Part::Url(_)))
+    }
+
     pub(super) fn has_timestamp(&self) -> bool {
         self.parts().any(|part| *part == Part::Timestamp)
     }

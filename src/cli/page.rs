@@ -1,0 +1,240 @@
+//! A provider's page, from its file alone: what to set up there, a route to paste, what repeats, what to mind.
+//! `docs/providers.md` is all of them; a test compares it.
+
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+
+use umavez::config::show_duration;
+use umavez::providers::{Answer, Needs, Provider, Redact, Resign, Signature};
+
+/// Providers with more kinds of items have them in a list of their own.
+const RULES_IN_ROW_MAX: usize = 4;
+
+const HEAD: &str = "\
+# Providers
+
+What `provider = \"NAME\"` brings to a route. This page is made from the files in `src/providers/`:
+`umavez providers --markdown > docs/providers.md` renews it, `umavez providers NAME` tells of one on the terminal.
+
+A key's parts are where the event's id is read: `$.id` in a JSON body, `@.id` in one item of a batch, `header:NAME`,
+`query:NAME`, `form:NAME`, `xml:/PATH`; `|` stands between alternatives, `?` after what may be absent. Every value of the
+route blocks can be changed there; the words are those of [contract.md](contract.md).
+";
+
+/// Every shipped provider.
+pub(super) fn all() -> String {
+    let mut text = HEAD.to_owned();
+    let providers: Vec<_> = Provider::names().into_iter().filter_map(Provider::shipped).collect();
+    text.push_str("\n| provider | name | signature | remembered |\n| --- | --- | --- | --- |\n");
+    for provider in &providers {
+        let signed = provider.signature.as_ref().and_then(|scheme| scheme.describe().next());
+        let signed = signed.map_or("none", |way| way.scheme);
+        let title = title(provider);
+        let anchor = anchor(title);
+        let kept = show_duration(provider.durable_ttl);
+        put(&mut text, &format!("| [{title}](#{anchor}) | `{}` | {signed} | {kept} |", provider.name));
+    }
+    for provider in &providers {
+        text.push('\n');
+        text.push_str(&section(provider));
+    }
+    text
+}
+
+/// One provider's section.
+fn section(provider: &Provider) -> String {
+    let mut text = format!("## {}\n\n", title(provider));
+    put(&mut text, &format!("<{}>\n\n{}\n", provider.docs, provider.notes.setup));
+    put(&mut text, &format!("```toml\n{}```\n", block(provider)));
+    if provider.rules.describe().len() > RULES_IN_ROW_MAX {
+        put(&mut text, &format!("Items and their keys:\n\n```text\n{}```\n", key_list(provider)));
+    }
+    text.push_str("| | |\n| --- | --- |\n");
+    for (name, value) in rows(provider) {
+        put(&mut text, &format!("| {name} | {value} |"));
+    }
+    if !provider.notes.gotchas.is_empty() {
+        text.push('\n');
+    }
+    for gotcha in &provider.notes.gotchas {
+        put(&mut text, &format!("- {gotcha}"));
+    }
+    text
+}
+
+fn title(provider: &Provider) -> &str {
+    if provider.notes.title.is_empty() { &provider.name } else { &provider.notes.title }
+}
+
+/// As GitHub makes anchors of headings.
+fn anchor(title: &str) -> String {
+    let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+fn put(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("a String takes any text");
+}
+
+/// A route to paste.
+pub(super) fn block(provider: &Provider) -> String {
+    let name = &provider.name;
+    let variable = name.to_uppercase().replace('-', "_");
+    let mut lines = vec![
+        "[[route]]".to_owned(),
+        format!("name = \"{name}\""),
+        format!("path = \"/webhooks/{name}\""),
+        format!("provider = \"{name}\""),
+    ];
+    match &provider.signature {
+        Some(scheme) if scheme.needs_secret() => lines.push(format!("secret = \"${{{variable}_SECRET}}\"")),
+        Some(_) => lines.push(format!("public_key = \"${{{variable}_PUBLIC_KEY}}\"")),
+        None => {}
+    }
+    if provider.signature.as_ref().is_some_and(Signature::signs_url) {
+        lines.push(format!("public_url = \"https://hooks.example.com/webhooks/{name}\""));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn rows(provider: &Provider) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("key", keys(provider)), ("repeats", provider.notes.retries.clone())];
+    let (hot, durable) = (show_duration(provider.hot_ttl), show_duration(provider.durable_ttl));
+    rows.push(("remembered", format!("{hot} in the hot store, {durable} in the durable store")));
+    rows.push(("signature", signature(provider)));
+    if let Some(batch) = batch(provider) {
+        rows.push(("a batch", batch));
+    }
+    rows.push(("a copy is answered", copies(provider.duplicate_answer.as_ref())));
+    if let Some(done) = &provider.done {
+        rows.push(("the app is done with", statuses(done)));
+    }
+    if !provider.final_statuses.is_empty() {
+        rows.push(("never sent again after", statuses(&provider.final_statuses)));
+    }
+    if let Some(wait) = provider.in_flight_wait {
+        rows.push(("a copy in flight waits", format!("up to {}", show_duration(wait))));
+    }
+    if !provider.strip_headers.is_empty() {
+        let names = provider.strip_headers.iter().map(|name| format!("`{name}`"));
+        rows.push(("headers not forwarded", listed(names)));
+    }
+    if let Some(handshake) = handshake(provider) {
+        rows.push(("handshake", handshake));
+    }
+    if !provider.redact.is_empty() {
+        rows.push(("carries credentials", listed(provider.redact.iter().map(redacted))));
+    }
+    rows.push(("how this is known", provider.notes.known.clone()));
+    rows
+}
+
+/// Each place of items once, and below it the keys that items there may have.
+fn key_list(provider: &Provider) -> String {
+    let mut places: Vec<(String, Vec<String>)> = Vec::new();
+    for (place, parts) in provider.rules.describe() {
+        let line = if parts.is_empty() { "no key".to_owned() } else { parts.join(", ") };
+        match places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, lines)) if lines.contains(&line) => {}
+            Some((_, lines)) => lines.push(line),
+            None => places.push((place, vec![line])),
+        }
+    }
+    let shown = places.iter().map(|(place, lines)| format!("{place}\n    {}\n", lines.join("\n    ")));
+    shown.collect()
+}
+
+fn keys(provider: &Provider) -> String {
+    if provider.rules.describe().len() > RULES_IN_ROW_MAX {
+        return "by the kind of item: see above".to_owned();
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for (place, parts) in provider.rules.describe() {
+        let place = if place == "$" { String::new() } else { format!(" of each `{place}`") };
+        let parts = parts.iter().map(|part| format!("`{}`", part.replace('|', "\\|")));
+        let line = match listed(parts) {
+            none if none.is_empty() => format!("none{place}"),
+            parts => format!("{parts}{place}"),
+        };
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.join("<br>")
+}
+
+fn signature(provider: &Provider) -> String {
+    let Some(scheme) = &provider.signature else { return "none that the gateway can check".to_owned() };
+    let ways = scheme.describe().map(|way| {
+        let age = way.tolerance.map(|age| format!(", up to {} old", show_duration(age)));
+        format!("{} in the {}{}", way.scheme, way.place, age.unwrap_or_default())
+    });
+    let mut text = ways.collect::<Vec<_>>().join("; else ");
+    let unsigned = provider.unsigned_key_headers();
+    if !unsigned.is_empty() {
+        let names = listed(unsigned.iter().map(|name| format!("`{name}`")));
+        text.push_str(&format!(". Not covered, though the key comes from there: {names}"));
+    }
+    text
+}
+
+fn batch(provider: &Provider) -> Option<String> {
+    if !provider.rules.describe().iter().any(|(place, _)| place.contains("[*]")) {
+        return None;
+    }
+    let how = match provider.signature.as_ref().map_or(Resign::NotNeeded, Signature::can_sign) {
+        Resign::NotNeeded => "items seen before are cut out; no new signature is needed",
+        Resign::WithSecret => {
+            "items seen before are cut out, and the rest is signed anew with the route's secret"
+        }
+        Resign::Impossible => "forwarded whole if anything in it is new, since only the provider can sign it",
+    };
+    Some(how.to_owned())
+}
+
+fn copies(answer: Option<&Answer>) -> String {
+    let Some(answer) = answer else {
+        return "with the first answer; where none is kept, an empty 200".to_owned();
+    };
+    let body = match answer.body.as_str() {
+        "" => String::new(),
+        body if body.len() <= 20 => format!(" `{body}`"),
+        _ => " and the body that it wants to read".to_owned(),
+    };
+    format!("with the first answer; where none is kept, {}{body}", answer.status)
+}
+
+fn handshake(provider: &Provider) -> Option<String> {
+    let mut text = provider.notes.handshake.clone();
+    let Some(needs) = provider.handshakes.iter().find_map(|handshake| handshake.needs()) else {
+        return (!text.is_empty()).then(|| format!("{text} It reaches the app."));
+    };
+    text.push_str(match needs {
+        Needs::Nothing | Needs::Signature => {
+            " It reaches the app; with `handshake = \"answer\"` the gateway answers it."
+        }
+        Needs::VerifyToken => {
+            " It reaches the app; with `handshake = \"answer\"` and `verify_token` the gateway answers it."
+        }
+    });
+    Some(text)
+}
+
+fn redacted(place: &Redact) -> String {
+    match place {
+        Redact::Header(name) => format!("header `{name}`"),
+        Redact::Body(path) => format!("`{path}`"),
+    }
+}
+
+fn statuses(ranges: &[RangeInclusive<u16>]) -> String {
+    let shown = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}–{last}"),
+    };
+    listed(ranges.iter().map(shown))
+}
+
+fn listed(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
