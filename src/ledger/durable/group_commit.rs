@@ -1,5 +1,5 @@
-//! Group commit: one task writes, and whatever waits when a transaction has ended goes into the next one.
-//! No fixed delay; the only waiting is for the transaction before. Knows rows and asks, not what they mean.
+//! Group commit: one task writes, and whatever waits when a transaction has ended goes into the next one. No fixed
+//! delay. Knows rows and asks, not what they mean.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -132,7 +132,7 @@ impl Hot {
     pub async fn claim(&self, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
         match self {
             Self::Memory(memory) => Ok(asks.iter().map(|ask| memory.claim(ask)).collect()),
-            Self::Redis(redis) => redis.claim(asks).await,
+            Self::Redis(redis) => redis.bounded(redis.claim(asks)).await,
         }
     }
 
@@ -143,7 +143,7 @@ impl Hot {
                 ends.into_iter().for_each(|end| memory.done(end));
                 Ok(())
             }
-            Self::Redis(redis) => redis.done(ends).await,
+            Self::Redis(redis) => redis.bounded(redis.done(ends)).await,
         }
     }
 
@@ -159,7 +159,7 @@ impl Hot {
                 keys.iter().for_each(|(key, fence)| memory.release(key, *fence));
                 Ok(())
             }
-            Self::Redis(redis) => redis.release(keys).await,
+            Self::Redis(redis) => redis.bounded(redis.release(keys)).await,
         }
     }
 
@@ -167,7 +167,7 @@ impl Hot {
     pub async fn watch(&self, key: &EventKey) -> Result<Watched, HotError> {
         match self {
             Self::Memory(memory) => Ok(memory.watch(key)),
-            Self::Redis(redis) => redis.watch(key).await,
+            Self::Redis(redis) => redis.bounded(redis.watch(key)).await,
         }
     }
 
@@ -178,7 +178,7 @@ impl Hot {
                 memory.forget(key);
                 Ok(())
             }
-            Self::Redis(redis) => redis.forget(key).await,
+            Self::Redis(redis) => redis.bounded(redis.forget(key)).await,
         }
     }
 
@@ -186,7 +186,7 @@ impl Hot {
     pub async fn ping(&self) -> Result<(), HotError> {
         match self {
             Self::Memory(_) => Ok(()),
-            Self::Redis(redis) => redis.ping().await,
+            Self::Redis(redis) => redis.bounded(redis.ping()).await,
         }
     }
 

@@ -60,6 +60,9 @@ impl Slot {
     }
 }
 
+/// How many timeouts of single commands one call may take: a script whose text must be sent first takes two.
+const CALL_TIMEOUTS: u32 = 3;
+
 /// What the handles of one process share.
 #[derive(Debug)]
 struct Node {
@@ -270,6 +273,20 @@ impl Redis {
             count(&self.node.counters.rested);
         }
         client.ok_or(HotError::Resting)
+    }
+
+    /// No call outlasts this, whatever becomes of the connection under it: a command that met the end of fred's
+    /// routing task may never be answered, nor time out by itself.
+    pub(super) async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, HotError>>,
+    ) -> Result<T, HotError> {
+        let Ok(answer) = tokio::time::timeout(CALL_TIMEOUTS * self.node.timeout, call).await else {
+            count(&self.node.counters.slow);
+            self.breaker.failed(true);
+            return Err(HotError::Slow(self.node.timeout));
+        };
+        answer
     }
 
     /// Tells the breaker what came of a call.
