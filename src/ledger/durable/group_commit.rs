@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::batch::{Batch, Outcome};
 use super::desk::Ask;
-use super::error::{DurableError, Trouble};
+use super::error::{DurableError, Trouble, chain};
 use super::mailbox::{Answer, Mailbox, Post};
 use super::store::{Failure, Keeper, PROBE_EVERY};
 use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
@@ -389,16 +389,4 @@ fn batch_of(writes: &[Write]) -> Batch<'_> {
         }
     }
     batch
-}
-
-/// An error and its causes in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

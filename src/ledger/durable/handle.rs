@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::desk::{Ask, HotOnly, Reply};
-use super::error::{DurableError, Trouble};
-use super::group_commit::{Asks, Queues, Write, Writer, chain};
+use super::error::{DurableError, Trouble, chain};
+use super::group_commit::{Asks, Queues, Write, Writer};
 use super::lane::{Job, Lane};
 use super::mailbox::Mailbox;
 use super::store::{Keeper, Store};

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::desk::{Ask, Reply};
 use super::error::DurableError;
-use super::group_commit::chain;
+use super::error::chain;
 use super::row::Row;
 use super::store::Keeper;
 use crate::ledger::claim::Digest;
