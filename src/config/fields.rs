@@ -8,7 +8,7 @@ pub(super) const LISTEN: &[&str] = &["public", "admin", "admin_token", "trusted_
 
 pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "memory_limit"];
 
-pub(super) const DURABLE: &[&str] = &["url", "connections", "timeout"];
+pub(super) const DURABLE: &[&str] = &["url", "timeout"];
 
 pub(super) const UPSTREAM: &[&str] = &["url"];
 

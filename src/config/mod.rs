@@ -113,8 +113,6 @@ pub enum Durable {
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
     pub url: Secret,
-    /// Connections of this node; default 4.
-    pub connections_max: u32,
     /// How long one statement may take before the store counts as unreachable; default 5 s.
     pub timeout: Duration,
 }

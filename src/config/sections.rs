@@ -126,8 +126,6 @@ fn parse_prefix(text: &str) -> Result<String, Fault> {
 
 pub(super) fn durable(top: &Section<'_>) -> Durable {
     let section = top.section("durable", fields::DURABLE);
-    let connections_max = section.count("connections", 1..=256).unwrap_or(4);
-    let connections_max = u32::try_from(connections_max).expect("at most 256");
     let timeout = section.duration("timeout", 10 * MILLISECOND..=MINUTE).unwrap_or(5 * SECOND);
     let directory = &top.source.directory;
     let embedded = || Durable::Sqlite { path: directory.join("umavez.db") };
@@ -144,7 +142,7 @@ pub(super) fn durable(top: &Section<'_>) -> Durable {
         return Durable::Sqlite { path: directory.join(path) };
     }
     match store_url(&field, &["postgres", "postgresql"]) {
-        Some(url) => Durable::Postgres(PostgresConfig { url, connections_max, timeout }),
+        Some(url) => Durable::Postgres(PostgresConfig { url, timeout }),
         None => embedded(),
     }
 }

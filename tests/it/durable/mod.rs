@@ -52,7 +52,7 @@ fn at(url: &str) -> config::Durable {
 }
 
 fn within(url: &str, timeout: Duration) -> config::Durable {
-    config::Durable::Postgres(PostgresConfig { url: Secret(url.into()), connections_max: 4, timeout })
+    config::Durable::Postgres(PostgresConfig { url: Secret(url.into()), timeout })
 }
 
 fn limits(waiting_writes_max: usize) -> config::Limits {

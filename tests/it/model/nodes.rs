@@ -77,7 +77,6 @@ async fn server_node(stores: &Stores) -> Node {
     };
     let durable = config::Durable::Postgres(PostgresConfig {
         url: over(&stores.postgres_url(), &durable_wire),
-        connections_max: 4,
         timeout: Duration::from_secs(1),
     });
     let hot = config::Hot::Redis(RedisConfig {
