@@ -161,7 +161,7 @@ def report(path):
     with open(path, encoding="utf-8") as lines:
         results = Results(lines)
     rounds = {number for runs in results.runs.values() for number in runs}
-    print(f"{len(rounds)} interleaved round(s), {os.cpu_count()} cores shared by load, contestant, stores and app; {platform.system()} {platform.release().split("-")[0]}, {platform.machine()}\n")
+    print(f"{len(rounds)} interleaved round(s), {os.cpu_count()} cores shared by load, contestant, stores and app; {platform.system()} {platform.release().split('-')[0]}, {platform.machine()}\n")
     table(results)
     print("\n| goal | measured (range) | bound | |\n| --- | ---: | ---: | --- |")
     for text, measured, bound, side in goals(results):
