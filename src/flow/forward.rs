@@ -26,8 +26,6 @@ pub(super) fn request(work: &Work, removed: &[usize]) -> Request<Bytes> {
     if !removed.is_empty() {
         cut(work, removed, &mut request);
     }
-    let length = request.body().len();
-    headers::set_length(request.headers_mut(), length);
     request
 }
 

@@ -201,7 +201,6 @@ impl Flow {
         let longest = self.shared.limits.answer_bytes_max;
         match self.upstream.forward(&config.upstream, request, config.timeout, longest).await {
             Outcome::Answered(mut answer) => {
-                headers::to_sender(answer.headers_mut());
                 headers::drop_reserved(answer.headers_mut());
                 Outcome::Answered(answer)
             }

@@ -19,7 +19,7 @@ use crate::clock::monotonic;
 use crate::config::{OnDurableDown, OnKeyless, RouteConfig};
 use crate::ledger::{
     Ask, Claimed, Conditions, EventKey, Fingerprint, OnUnknown, Payload, Receipt, Settlement, Verdict,
-    Waited, WithoutDurable,
+    Waited, Waiter, WithoutDurable,
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
@@ -92,6 +92,15 @@ impl Flow {
             run.nothing_new(plan, deadline).await
         }
     }
+}
+
+/// What became of the items that others process.
+#[derive(Default)]
+struct Heard {
+    duplicates: Vec<Duplicate>,
+    held: usize,
+    /// One isn't done in time: the sender must come again.
+    late: bool,
 }
 
 /// One request under way.
@@ -195,7 +204,7 @@ impl Run<'_> {
         // No 2xx while a part of the batch is in flight elsewhere: the sender would not come again.
         let told_success =
             held || matches!(&outcome, Outcome::Answered(answer) if answer.status().is_success());
-        if (told_success || ending == Ending::Commit) && !self.all_done(waiting, deadline).await {
+        if (told_success || ending == Ending::Commit) && self.hear(waiting, deadline).await.late {
             return self.refuse(Refusal::InFlight { answer: config.in_flight_answer });
         }
         if held && self.work.replay.is_none() {
@@ -208,32 +217,13 @@ impl Run<'_> {
 
     /// Every item is a copy: wait for those in flight, then answer as the first time.
     async fn nothing_new(&mut self, plan: Plan, deadline: Instant) -> Done {
-        let Plan { mut duplicates, waiting, mut held, .. } = plan;
-        let began = monotonic();
-        let mut late = false;
-        for (item, waiter) in waiting {
-            match self.flow.ledger.wait(waiter, deadline).await {
-                Waited::Done { receipt, layer, conflict } => {
-                    let copy = Duplicate { item, receipt, layer, conflict };
-                    self.count(Said::Duplicate, 1);
-                    self.count_duplicate(&copy);
-                    duplicates.push(copy);
-                }
-                Waited::Held => {
-                    self.count(Said::Held, 1);
-                    held += 1;
-                }
-                Waited::NotDone => {
-                    self.count(Said::InFlight, 1);
-                    late = true;
-                }
-            }
-        }
-        self.elsewhere += began.elapsed();
-        if late {
+        let Plan { mut duplicates, waiting, held, .. } = plan;
+        let heard = self.hear(waiting, deadline).await;
+        duplicates.extend(heard.duplicates);
+        if heard.late {
             return self.refuse(Refusal::InFlight { answer: self.config().in_flight_answer });
         }
-        if held > 0 {
+        if held + heard.held > 0 {
             return self.done(answer::held(), Answer::Held, Said::Held.label());
         }
         let first = duplicates.iter().min_by_key(|copy| copy.item).expect("neither new, in flight nor held");
@@ -241,25 +231,30 @@ impl Run<'_> {
         self.done(answer, Answer::Replayed, Said::Duplicate.label())
     }
 
-    /// Waits for a mixed batch's items that others process; false where one isn't done in time.
-    async fn all_done(&mut self, waiting: Vec<(usize, crate::ledger::Waiter)>, deadline: Instant) -> bool {
+    /// Waits for the items that others process, and counts what became of each.
+    async fn hear(&mut self, waiting: Vec<(usize, Waiter)>, deadline: Instant) -> Heard {
         let began = monotonic();
-        let mut all = true;
+        let mut heard = Heard::default();
         for (item, waiter) in waiting {
             match self.flow.ledger.wait(waiter, deadline).await {
                 Waited::Done { receipt, layer, conflict } => {
+                    let copy = Duplicate { item, receipt, layer, conflict };
                     self.count(Said::Duplicate, 1);
-                    self.count_duplicate(&Duplicate { item, receipt, layer, conflict });
+                    self.count_duplicate(&copy);
+                    heard.duplicates.push(copy);
                 }
-                Waited::Held => self.count(Said::Held, 1),
+                Waited::Held => {
+                    self.count(Said::Held, 1);
+                    heard.held += 1;
+                }
                 Waited::NotDone => {
                     self.count(Said::InFlight, 1);
-                    all = false;
+                    heard.late = true;
                 }
             }
         }
         self.elsewhere += began.elapsed();
-        all
+        heard
     }
 
     fn ending(&self, outcome: &Outcome) -> Ending {
