@@ -29,8 +29,8 @@ use crate::ledger::durable::{Durable, DurableError, Unfit};
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
 use crate::metrics::{self, Stores};
-use crate::upstream::headers::Caller;
 use crate::tls::Tls;
+use crate::upstream::headers::Caller;
 use crate::upstream::{Body, Upstream};
 
 /// How often expired rows are looked for.

@@ -81,8 +81,15 @@ fn describe() {
     describe_histogram!(STORE_DURATION, Unit::Seconds, "Calls to the stores.");
     describe_counter!(PASSED, "Requests passed through without dedup, by what the app answered.");
     describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
-    describe_gauge!(CERTIFICATE_NOT_AFTER, Unit::Seconds, "When the certificate in use expires, since the epoch.");
-    describe_gauge!(CERTIFICATE_CURRENT, "0 while what is on disk is of no use and what was before it is in use.");
+    describe_gauge!(
+        CERTIFICATE_NOT_AFTER,
+        Unit::Seconds,
+        "When the certificate in use expires, since the epoch."
+    );
+    describe_gauge!(
+        CERTIFICATE_CURRENT,
+        "0 while what is on disk is of no use and what was before it is in use."
+    );
     describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
 }
 
@@ -374,10 +381,7 @@ pub struct Handshakes([Counter; Handshake::ALL.len()]);
 
 impl Handshakes {
     pub fn new(side: &'static str) -> Self {
-        Self(
-            Handshake::ALL
-                .map(|how| counter!(TLS_HANDSHAKES, "side" => side, "result" => how.label())),
-        )
+        Self(Handshake::ALL.map(|how| counter!(TLS_HANDSHAKES, "side" => side, "result" => how.label())))
     }
 
     pub fn ended(&self, how: Handshake) {

@@ -125,12 +125,13 @@ impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (method, target) = self.action.request()?;
         let base: Option<Uri> = self.admin.parse().ok();
-        let base = base.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https"))).ok_or_else(|| {
-            Failure::Usage(format!(
-                "--admin: {:?} is no URL; write http://host:port or https://host:port",
-                self.admin
-            ))
-        })?;
+        let base =
+            base.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https"))).ok_or_else(|| {
+                Failure::Usage(format!(
+                    "--admin: {:?} is no URL; write http://host:port or https://host:port",
+                    self.admin
+                ))
+            })?;
         let authority =
             base.authority().ok_or_else(|| Failure::Usage("--admin: names no host".to_owned()))?;
         let mut request = Request::builder()

@@ -1,8 +1,18 @@
 //! Every section of the file and every field it may have. A field that is not here is an error, and
 //! `deploy/reference.toml` holds each (a test compares them).
 
-pub(super) const TOP: &[&str] =
-    &["listen", "public_tls", "admin_tls", "hot", "durable", "upstream", "limits", "log", "providers_dir", "route"];
+pub(super) const TOP: &[&str] = &[
+    "listen",
+    "public_tls",
+    "admin_tls",
+    "hot",
+    "durable",
+    "upstream",
+    "limits",
+    "log",
+    "providers_dir",
+    "route",
+];
 
 pub(super) const LISTEN: &[&str] = &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace"];
 

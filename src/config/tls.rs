@@ -38,7 +38,8 @@ fn listener(section: &Section<'_>) -> Option<ListenerFiles> {
     let Some(field) = section.field("certificates") else {
         if clients.is_some() {
             let mend = "write certificates = [{ chain = \"FILE\", key = \"FILE\" }]";
-            section.fail("client_ca", Fault::new("without certificates of its own a listener has no TLS", mend));
+            section
+                .fail("client_ca", Fault::new("without certificates of its own a listener has no TLS", mend));
         }
         return None;
     };
@@ -72,7 +73,8 @@ fn pair(field: &Field<'_>) -> Option<(Pair, Certificate)> {
     let (chain, key) = (section.field("chain"), section.field("key"));
     for (there, name) in [(chain.is_some(), "chain"), (key.is_some(), "key")] {
         if !there {
-            section.fail(name, Fault::new("is missing", "write { chain = \"FILE\", key = \"FILE\" }, both PEM"));
+            section
+                .fail(name, Fault::new("is missing", "write { chain = \"FILE\", key = \"FILE\" }, both PEM"));
         }
     }
     let (chain, key) = (chain?, key?);
@@ -127,7 +129,8 @@ pub(super) fn client_names(route: &Section<'_>, presented: bool) -> Vec<String> 
     let parse = |text: &str| {
         let name = text.trim().to_ascii_lowercase();
         if name.is_empty() || name.contains('*') {
-            let mend = "write a name of the caller's certificate, such as \"client.webhooks.fbclientcerts.com\"";
+            let mend =
+                "write a name of the caller's certificate, such as \"client.webhooks.fbclientcerts.com\"";
             return Err(Fault::new(format!("{text:?} is no name"), mend));
         }
         Ok(name)

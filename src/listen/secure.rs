@@ -18,6 +18,7 @@ const PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nc
 connection: close\r\n\r\nthis port speaks TLS only: write https:// into the URL\n\n";
 
 /// How a connection began.
+#[expect(clippy::large_enum_variant, reason = "nearly every one is the large one, and it is moved once")]
 enum Begun {
     Encrypted(Secure<Watched>),
     /// What came is no TLS.

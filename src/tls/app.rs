@@ -189,9 +189,8 @@ impl State {
             })?,
         };
         let config = match &self.client {
-            Some(certificate) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(
-                Arc::clone(&certificate.key),
-            ))),
+            Some(certificate) => builder
+                .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&certificate.key)))),
             None => builder.with_no_client_auth(),
         };
         let speaking = |protocols: &[&[u8]]| {

@@ -88,12 +88,8 @@ pub fn client_names(certificate: &CertificateDer<'_>) -> Vec<String> {
 fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
     let names = extension.value.general_names.iter();
-    names
-        .filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(name.trim_end_matches('.').to_ascii_lowercase()),
-            _ => None,
-        })
-        .collect()
+    let dns = names.filter_map(|name| if let GeneralName::DNSName(name) = name { Some(name) } else { None });
+    dns.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect()
 }
 
 fn unreadable(pair: &Pair) -> Trouble {
@@ -102,7 +98,11 @@ fn unreadable(pair: &Pair) -> Trouble {
 
 fn mismatch(pair: &Pair, key: &CertifiedKey, error: &rustls::Error) -> Trouble {
     if !matches!(error, rustls::Error::InconsistentKeys(_)) {
-        return Trouble::new(&pair.chain, format!("the first certificate is of no use: {error}"), "issue it again");
+        return Trouble::new(
+            &pair.chain,
+            format!("the first certificate is of no use: {error}"),
+            "issue it again",
+        );
     }
     let fits = |certificate: &CertificateDer<'static>| {
         CertifiedKey::new(vec![certificate.clone()], Arc::clone(&key.key)).keys_match().is_ok()

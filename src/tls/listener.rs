@@ -57,7 +57,8 @@ impl ListenerTls {
     /// When one of them is of no use: then nothing changes.
     pub fn replace(&self, files: Option<&ListenerFiles>) -> Result<(), Troubles> {
         let fresh = files.map(State::read).transpose()?;
-        let config = fresh.as_ref().map(State::config).transpose().map_err(|trouble| Troubles(vec![trouble]))?;
+        let config =
+            fresh.as_ref().map(State::config).transpose().map_err(|trouble| Troubles(vec![trouble]))?;
         let mut state = self.state();
         let shown = |files: Option<&ListenerFiles>| files.map(ListenerFiles::shown).unwrap_or_default();
         self.metrics.replaced(&shown(state.as_ref().map(|state| &state.files)), &shown(files));

@@ -46,23 +46,20 @@ pub(super) fn key(file: &Path) -> Result<PrivateKeyDer<'static>, Trouble> {
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         let text = String::from_utf8_lossy(&bytes);
         if text.contains("ENCRYPTED") {
-            let mend = "write it without a passphrase (openssl pkey -in KEY -out PLAIN), readable by umavez only";
+            let mend =
+                "write it without a passphrase (openssl pkey -in KEY -out PLAIN), readable by umavez only";
             return Trouble::new(file, "the key is encrypted", mend);
         }
-        match error {
-            Error::NoItemsFound if text.contains("CERTIFICATE") => {
-                let mend = "it holds a certificate: are chain and key in each other's place?";
-                Trouble::new(file, "holds no private key", mend)
-            }
-            Error::NoItemsFound => {
-                let mend = "write it as PEM (-----BEGIN PRIVATE KEY-----)";
-                Trouble::new(file, "holds no private key", mend)
-            }
-            error => {
-                let mend = "was it written to its end? copy it again";
-                Trouble::new(file, format!("is no PEM: {error}"), mend)
-            }
+        if !matches!(error, Error::NoItemsFound) {
+            let mend = "was it written to its end? copy it again";
+            return Trouble::new(file, format!("is no PEM: {error}"), mend);
         }
+        let mend = if text.contains("CERTIFICATE") {
+            "it holds a certificate: are chain and key in each other's place?"
+        } else {
+            "write it as PEM (-----BEGIN PRIVATE KEY-----)"
+        };
+        Trouble::new(file, "holds no private key", mend)
     })
 }
 
@@ -83,7 +80,8 @@ pub fn roots(file: &Path) -> Result<RootCertStore, Trouble> {
 
 fn read(file: &Path) -> Result<Vec<u8>, Trouble> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(file).and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    let read =
+        std::fs::File::open(file).and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
     match read {
         Ok(length) if u64::try_from(length).is_ok_and(|length| length <= FILE_BYTES_MAX) => Ok(bytes),
         Ok(_) => Err(Trouble::new(file, "is longer than 1MiB", "name a PEM file")),
