@@ -86,7 +86,10 @@ impl Flow {
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
         match found {
-            Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
+            // Boxed: hyper moves a request's future, and this is the larger part of it.
+            Found::Event { route, path_params } => {
+                Box::pin(self.once(route, path_params, request, caller)).await
+            }
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
                 None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
@@ -188,7 +191,9 @@ impl Flow {
     /// hangs up.
     async fn to_the_end(&self, work: Work) -> Done {
         let flow = self.clone();
-        match self.tunnels.tracker.spawn(async move { flow.proxy(work).await }).await {
+        // Boxed: the task's future is large, and spawning moves it several times.
+        let whole = Box::pin(async move { flow.proxy(work).await });
+        match self.tunnels.tracker.spawn(whole).await {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "a request's task ended early");
