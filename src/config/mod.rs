@@ -15,6 +15,7 @@ mod sections;
 mod source;
 mod status;
 mod target;
+mod tls;
 mod units;
 
 use std::collections::BTreeMap;
@@ -34,11 +35,14 @@ pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::ledger::Terms;
 use crate::providers::{ItemRules, Provider};
+use crate::tls::Files;
 
 /// Everything one gateway runs on.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: Listen,
+    /// Certificates and roots of both listeners and towards apps.
+    pub tls: Files,
     pub hot: Hot,
     pub durable: Durable,
     /// Where what matches no route goes; 404 where none is set.
@@ -149,6 +153,8 @@ pub struct RouteConfig {
     pub secrets: Vec<Secret>,
     pub public_key: Option<String>,
     pub public_url: Option<String>,
+    /// Whose client certificate a request has to come with, by any of these names; empty where none is needed.
+    pub client_names: Vec<String>,
     pub upstream: Target,
     pub timeout: Duration,
     pub terms: Terms,

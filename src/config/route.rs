@@ -13,7 +13,7 @@ use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
     DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
-    handshake, providers, units,
+    handshake, providers, tls, units,
 };
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::{ItemRules, Provider};
@@ -36,6 +36,8 @@ pub(super) struct Around<'a> {
     pub(super) providers: &'a providers::Known,
     pub(super) upstream: Option<&'a Target>,
     pub(super) answer_bytes_max: usize,
+    /// Whether callers can present certificates at all.
+    pub(super) client_certificates: bool,
 }
 
 /// Reads the route at `table`, the `number`th of the file. `None` where it is so wrong that there is no route;
@@ -87,6 +89,7 @@ pub(super) fn read<'a>(
         secrets,
         public_key,
         public_url: route.parsed("public_url", parse_public_url),
+        client_names: tls::client_names(&route, around.client_certificates),
         upstream: upstream?,
         timeout: times.timeout,
         terms: times.terms,

@@ -25,7 +25,7 @@ use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::Slot;
 use crate::metrics;
-use crate::providers::{BadSignature, Items};
+use crate::providers::Items;
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
@@ -157,6 +157,7 @@ impl Flow {
         caller: Caller,
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
+        route.admit(request.extensions().get()).map_err(|stranger| unsigned_refusal(route, &stranger))?;
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
@@ -236,7 +237,7 @@ fn refusal(error: body::BodyError) -> Refusal {
     }
 }
 
-fn unsigned_refusal(route: &Route, bad: &BadSignature) -> Refusal {
+fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {
     route.metrics.unsigned.increment(1);
     tracing::warn!(route = %route.config.name, error = %bad, "refused: unsigned");
     Refusal::Unsigned {

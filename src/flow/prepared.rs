@@ -9,6 +9,7 @@ use super::Arrived;
 use super::route::{Match, RouteTable};
 use crate::clock::UnixMillis;
 use crate::config::RouteConfig;
+use crate::listen::ClientNames;
 use crate::metrics;
 use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Verifier};
 
@@ -54,6 +55,15 @@ pub enum RouteError {
     Conflict(String),
 }
 
+/// A request of a route that takes only those with a certain client certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stranger {
+    #[error("no client certificate was presented")]
+    Nobody,
+    #[error("the client certificate is another's: {0}")]
+    Another(String),
+}
+
 /// A cut body can't be signed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unsignable {
@@ -88,6 +98,17 @@ impl Route {
         let named = provider.map_or("none", |provider| &provider.name);
         let metrics = metrics::Route::new(&config.name, named);
         Ok(Self { metrics, verifier, signs_unchecked, config })
+    }
+
+    /// Whether the route takes requests of who presented this certificate.
+    pub(super) fn admit(&self, client: Option<&ClientNames>) -> Result<(), Stranger> {
+        let wanted = &self.config.client_names;
+        match client {
+            _ if wanted.is_empty() => Ok(()),
+            Some(ClientNames(names)) if names.iter().any(|name| wanted.contains(name)) => Ok(()),
+            Some(ClientNames(names)) => Err(Stranger::Another(names.join(", "))),
+            None => Err(Stranger::Nobody),
+        }
     }
 
     pub(super) fn verify(&self, arrived: &Arrived, now: UnixMillis) -> Result<(), BadSignature> {

@@ -32,3 +32,4 @@ mod stores_down;
 mod storm;
 mod support;
 mod tidy;
+mod tls;
