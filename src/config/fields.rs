@@ -72,6 +72,9 @@ pub(super) const ROUTE: &[&str] = &[
     "hot_ttl",
     "durable_ttl",
     "strip_headers",
+    "capture_dir",
+    "capture_files",
+    "capture_bytes",
 ];
 
 pub(super) const DUPLICATE_ANSWER: &[&str] = &["status", "content_type", "body"];

@@ -1,6 +1,7 @@
 //! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
 //! problem is told at once, with its place and its mend.
 
+mod capture;
 mod credentials;
 mod embedded;
 mod fields;
@@ -177,6 +178,16 @@ pub struct RouteConfig {
     pub duplicate_answer: DuplicateAnswer,
     /// Request headers removed from first-seen forwards (retry markers).
     pub strip_headers: Vec<http::HeaderName>,
+    /// Where deliveries are written to files, if anywhere.
+    pub capture: Option<Capture>,
+}
+
+/// A folder for deliveries, and its bounds: past either, the oldest go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    pub folder: PathBuf,
+    pub deliveries_max: usize,
+    pub bytes_max: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

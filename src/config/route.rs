@@ -12,7 +12,7 @@ use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
 use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
-    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
+    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, capture, credentials, fields,
     handshake, providers, tls, units,
 };
 use crate::ledger::{OnUnknown, Terms};
@@ -106,6 +106,7 @@ pub(super) fn read<'a>(
         receipt_headers: headers(&route, "receipt_headers", &[]),
         duplicate_answer: duplicate_answer(&route, provider.as_deref(), receipt_limit),
         strip_headers: headers(&route, "strip_headers", providers::strip_headers(provider.as_deref())),
+        capture: capture::read(&route),
         name: name?.into(),
         path: path?,
         provider,

@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod body;
+pub mod capture;
 mod forward;
 mod handshake;
 pub mod pass;
@@ -25,14 +26,14 @@ use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::Slot;
 use crate::metrics;
-use crate::providers::Items;
+use crate::providers::{Items, Redactor};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
 pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::{Done, Work};
-pub use resubmit::{Resubmit, ResubmitError};
+pub use resubmit::{Resubmit, ResubmitError, stored_request};
 pub use route::{RouteConflict, RouteTable};
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
@@ -95,6 +96,20 @@ impl Flow {
                 None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
             },
             Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
+        }
+    }
+
+    /// What people may see of the deliveries of the route with this name.
+    pub fn redactor(&self, route: &str) -> Option<&Redactor> {
+        self.shared.routes.redactor(route)
+    }
+
+    /// The values of the placeholders in the path of its route, for a request that is an event.
+    pub fn path_params(&self, request: &Request<Bytes>) -> Vec<(String, String)> {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        match self.shared.routes.find(request.method(), host, request.uri().path()) {
+            Found::Event { path_params, .. } => path_params,
+            Found::PassThrough(_) | Found::Nothing => Vec::new(),
         }
     }
 
@@ -185,6 +200,7 @@ impl Flow {
             }
             items = Items::none();
         }
+        route.capture(&arrived);
         Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, replay: None }))
     }
 

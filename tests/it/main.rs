@@ -25,6 +25,7 @@ mod observability;
 mod pass;
 mod providers;
 mod proxy;
+mod redact;
 mod retries;
 mod signature_vectors;
 mod signatures;
