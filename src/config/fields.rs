@@ -35,6 +35,7 @@ pub(super) const ROUTE: &[&str] = &[
     "scope",
     "secret",
     "public_key",
+    "webhook_id",
     "public_url",
     "upstream",
     "timeout",

@@ -148,6 +148,8 @@ pub struct RouteConfig {
     pub scope: Scope,
     pub secrets: Vec<Secret>,
     pub public_key: Option<String>,
+    /// The id that the provider gave the webhook, where its signature covers that.
+    pub webhook_id: Option<String>,
     pub public_url: Option<String>,
     pub upstream: Target,
     pub timeout: Duration,
