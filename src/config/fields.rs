@@ -51,6 +51,7 @@ pub(super) const ROUTE: &[&str] = &[
     "scope",
     "secret",
     "public_key",
+    "webhook_id",
     "public_url",
     "client_name",
     "upstream",

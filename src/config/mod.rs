@@ -153,6 +153,8 @@ pub struct RouteConfig {
     pub scope: Scope,
     pub secrets: Vec<Secret>,
     pub public_key: Option<String>,
+    /// The id that the provider gave the webhook, where its signature covers that.
+    pub webhook_id: Option<String>,
     pub public_url: Option<String>,
     /// Whose client certificate a request has to come with, by any of these names; empty where none is needed.
     pub client_names: Vec<String>,

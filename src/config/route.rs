@@ -64,7 +64,7 @@ pub(super) fn read<'a>(
         Some(field) => field.parsed(|text| Scope::parse(text, path.as_ref())),
         None => name.clone().map(Scope),
     };
-    let (secrets, public_key) = credentials::read(&route, provider.as_deref());
+    let credentials = credentials::read(&route, provider.as_deref());
     credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref());
     let (handshake, verify_tokens) = handshake::read(&route, provider.as_deref());
     let upstream = match route.field("upstream") {
@@ -86,8 +86,9 @@ pub(super) fn read<'a>(
         host,
         items: items?,
         scope: scope?,
-        secrets,
-        public_key,
+        secrets: credentials.secrets,
+        public_key: credentials.public_key,
+        webhook_id: credentials.webhook_id,
         public_url: route.parsed("public_url", parse_public_url),
         client_names: tls::client_names(&route, around.client_certificates),
         upstream: upstream?,

@@ -97,10 +97,9 @@ impl Route {
         let verifier = match signature {
             Some(signature) if checks => {
                 let prepared = signature.prepare(&secrets, config.public_key.as_deref());
-                Some(
-                    prepared
-                        .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?,
-                )
+                let verifier = prepared
+                    .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?;
+                Some(verifier.for_webhook(config.webhook_id.as_deref()))
             }
             Some(_) | None => None,
         };
