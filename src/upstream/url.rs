@@ -37,7 +37,8 @@ fn joined(base: &str, path_and_query: &str) -> String {
     };
     let own_path = base.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map(|(_, path)| path);
     let whole = path.strip_prefix('/').zip(own_path).is_some_and(|(path, own)| {
-        !path.is_empty() && own.strip_suffix(path).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
+        !path.is_empty()
+            && own.strip_suffix(path).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
     });
     if whole { format!("{base}{query}") } else { format!("{}{path}{query}", base.trim_end_matches('/')) }
 }
