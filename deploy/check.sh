@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks what is in deploy/: the Dockerfile with hadolint, compose.yaml against the Compose specification's schema, the
-# Kubernetes manifests against Kubernetes's schemas, the unit with systemd-analyze. Each check also has to refuse a
-# broken copy, so that none of them passes by looking at nothing.
+# Kubernetes manifests against Kubernetes's schemas, the bill of materials against CycloneDX's, the unit with systemd.
+# Each check also has to refuse a broken copy, so that none of them passes by looking at nothing.
 #
 #   deploy/check.sh          needs python3 with venv; installs deploy/check/requirements.txt into target/deploy-check
 set -euo pipefail
@@ -70,6 +70,15 @@ kubernetes() {
     done
 }
 
+materials() {
+    local check=("$tools/bin/python" deploy/check/materials.py)
+    deploy/sbom.py >"$work/sbom.json"
+    passes "bill of materials" "${check[@]}" "$work/sbom.json"
+    deploy/sbom.py | cmp -s - "$work/sbom.json" || fail "bill of materials: made twice, it differs"
+    sed 's|"alg": "SHA-256"|"alg": "SHA-257"|' "$work/sbom.json" >"$work/broken.json"
+    refuses "bill of materials" SHA-257 "${check[@]}" "$work/broken.json"
+}
+
 unit() {
     if ! command -v systemd-analyze >/dev/null; then
         echo "systemd-analyze is not installed: the unit is not checked here (package systemd)"
@@ -92,4 +101,5 @@ install_tools
 dockerfile
 compose
 kubernetes
+materials
 unit
