@@ -147,7 +147,7 @@ class App:
                 await self.gate.wait()
                 answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % self.body
                 # Databases compress what repeats; this doesn't.
-            writer.write(answer + secrets.token_hex(self.body)[: self.body].encode())
+                writer.write(answer + secrets.token_urlsafe(self.body)[: self.body].encode())
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass  # the gateway hung up, or this program ends
