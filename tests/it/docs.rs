@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use umavez::config::{Config, Environment};
 
 use crate::cli::{secret_for, stdout, umavez};
+use crate::support::postgres::Postgres;
+use crate::support::{Gateway, Upstream, durable_toml, eventually, order};
 
 /// A fenced block: its document and line, what it is of, and its text.
 #[derive(Debug)]
@@ -96,6 +98,43 @@ fn every_configuration_in_the_documents_loads() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(routes > 10, "only {routes} routes were found");
+}
+
+#[test]
+fn the_configuration_for_kubernetes_is_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = "deploy/kubernetes/umavez.toml";
+    let block = Block { place: path.to_owned(), of: "toml".to_owned(), text: read(path) };
+    let env = ["PGPASSWORD", "REDIS_PASSWORD"].map(|name| (name.to_owned(), "word".to_owned())).into();
+    let (_, warnings) =
+        Config::parse(&folder.path().join("u.toml"), &file_of(&block, folder.path()), &env).unwrap();
+    assert_eq!(warnings, []);
+}
+
+#[tokio::test]
+async fn an_event_table_split_as_the_documents_say_serves() {
+    let split = blocks("docs/operations.md").into_iter().find(|block| block.of == "sql").unwrap().text;
+    let postgres = Postgres::start();
+    let upstream = Upstream::answering(200, "made").await;
+    let mut gateway =
+        Gateway::in_front_of(&upstream).stores_toml(&durable_toml(&postgres.url())).start().await;
+    for number in 0..20 {
+        assert_eq!(gateway.send(&order(&format!("before-{number}"))).await.verdict(), "first");
+    }
+    postgres.sql(&split);
+    // Without what the process remembers, the table decides.
+    gateway.restart().await;
+    for number in 0..20 {
+        let copy = gateway.send(&order(&format!("before-{number}"))).await;
+        assert_eq!((copy.verdict().as_str(), copy.text().as_str()), ("duplicate", "made"));
+        assert_eq!(gateway.send(&order(&format!("after-{number}"))).await.verdict(), "first");
+    }
+    assert_eq!(upstream.received(), 40);
+    let filled = "select count(distinct tableoid) > 4, count(*) from umavez_event";
+    assert_eq!(postgres.sql(filled), "t|40");
+    postgres.sql("update umavez_event set expires = 1 where key like '%before%'");
+    eventually("the expired rows' end", async || postgres.sql("select count(*) from umavez_event") == "20")
+        .await;
 }
 
 /// The commands of a shell block: a line, and what a backslash joins to it, less its comment.
@@ -206,4 +245,102 @@ fn the_portuguese_readme_says_the_same() {
     assert!(missing.is_empty(), "in one of both only: {missing:?}");
     let pieces = |path: &str| prose(path).lines().filter(|line| line.starts_with("- ")).count();
     assert_eq!(pieces(english), pieces(portuguese), "the lists differ in length");
+}
+
+/// A row of docs/security.md's table of settings: section, field, default, range.
+fn limits() -> Vec<(String, String, String, String)> {
+    let text = read("docs/security.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+    let named = cells.filter_map(|cells| {
+        let [name, default, range] = cells[..] else { return None };
+        let name = name.split('`').nth(1)?;
+        let (section, field) = name.split_once('.')?;
+        Some([section, field, default, range].map(str::to_owned))
+    });
+    named.map(|[section, field, default, range]| (section, field, default, range)).collect()
+}
+
+#[test]
+fn the_limits_that_are_documented_are_those_of_the_code() {
+    let reference = read("deploy/reference.toml");
+    let accepts = |section: &str, field: &str, value: &str| {
+        let quoted = if value.parse::<u64>().is_ok() { value.to_owned() } else { format!("\"{value}\"") };
+        let line = format!("{field} = {quoted}\n");
+        let rest = if field == "answer_bytes_max" { "receipt_limit = 0\n" } else { "" };
+        let route = format!("[[route]]\nname = \"r\"\npath = \"/r\"\nkey = [\"$.id\"]\n{rest}");
+        let app = "[upstream]\nurl = \"http://127.0.0.1:1\"\n";
+        let text = match section {
+            "route" => format!("{app}{route}{line}"),
+            section => format!("{app}[{section}]\n{line}{route}"),
+        };
+        Config::parse(Path::new("u.toml"), &text, &Environment::new()).is_ok()
+    };
+    let mut wrong = Vec::new();
+    let (mut defaults, mut ranges) = (0, 0);
+    for (section, field, default, range) in limits() {
+        let is_value = default.starts_with(|c: char| c.is_ascii_digit()) && !default.contains([' ', ',']);
+        if is_value {
+            defaults += 1;
+            let (plain, quoted) = (format!("\n{field} = {default}\n"), format!("\n{field} = \"{default}\"\n"));
+            if !reference.contains(&plain) && !reference.contains(&quoted) {
+                wrong.push(format!("{section}.{field}: the default is not {default}"));
+            }
+        }
+        let Some((least, most)) = range.split_once(" to ").filter(|(least, _)| !least.contains(' ')) else { continue };
+        if field.contains('`') {
+            continue;
+        }
+        ranges += 1;
+        let digits = most.find(|c: char| !c.is_ascii_digit()).unwrap_or(most.len());
+        let (number, unit) = most.split_at(digits);
+        let beyond = format!("{}{unit}", number.parse::<u64>().unwrap() + 1);
+        for (value, fits) in [(least, true), (most, true), (&*beyond, false)] {
+            if accepts(&section, &field, value) != fits {
+                wrong.push(format!("{section}.{field}: {value} should {}", if fits { "fit" } else { "not fit" }));
+            }
+        }
+    }
+    for field in umavez::config::FIELDS.iter().find(|(section, _)| *section == "limits").unwrap().1 {
+        if !limits().iter().any(|(_, documented, ..)| documented == field) {
+            wrong.push(format!("limits.{field} is not documented"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(defaults > 12 && ranges > 12, "{defaults} defaults and {ranges} ranges were found");
+}
+
+#[test]
+fn the_bounds_that_are_built_in_are_as_documented() {
+    // Where the bound is, as it is written there, and how the document tells it.
+    let bounds = [
+        ("src/listen/connection.rs", "STREAMS_MAX: u32 = 256;", "| 256 |"),
+        ("src/listen/watch.rs", "UNREAD_MAX: Duration = Duration::from_secs(60);", "| 60 s |"),
+        ("src/flow/body.rs", "ENCODINGS_MAX: usize = 4;", "| 4; 8 MiB |"),
+        ("src/flow/body.rs", "ZSTD_WINDOW_LOG_MAX: u32 = 23;", "| 4; 8 MiB |"),
+        ("src/providers/json.rs", "DEPTH_MAX: usize = 128;", "| 128; 500,000 |"),
+        ("src/providers/xml.rs", "DEPTH_MAX: usize = 128;", "| 128; 500,000 |"),
+        ("src/providers/tree.rs", "NODES_MAX: usize = 500_000;", "| 128; 500,000 |"),
+        ("src/config/route.rs", "KEY_PARTS_MAX: usize = 16;", "| 16; 32 |"),
+        ("src/providers/path.rs", "STEPS_MAX: usize = 32;", "| 16; 32 |"),
+        ("src/providers/signature/format.rs", "SIGNATURES_MAX: usize = 16;", "| 16; 8 KiB |"),
+        ("src/providers/signature/format.rs", "VALUE_BYTES_MAX: usize = 8 * 1024;", "| 16; 8 KiB |"),
+        ("src/upstream/mod.rs", "FIRST_BYTE_MAX: Duration = Duration::from_secs(120);", "| 120 s; 300 s |"),
+        ("src/upstream/mod.rs", "PAUSE_MAX: Duration = Duration::from_secs(300);", "| 120 s; 300 s |"),
+        ("src/upstream/mod.rs", "TRIES_MAX: usize = 3;", "| 3 |"),
+        ("src/ledger/durable/group_commit.rs", "BATCH_ROWS_MAX: usize = 256;", "| 256; 4 MiB |"),
+        ("src/ledger/durable/group_commit.rs", "BATCH_BYTES_MAX: usize = 4 << 20;", "| 256; 4 MiB |"),
+        ("src/ledger/background.rs", "JOBS_MAX: usize = 65_536;", "| 65,536 requests |"),
+        ("src/ledger/hot/value.rs", "RECEIPT_BYTES_MAX: usize = 4096;", "| 4 KiB |"),
+        ("src/gateway.rs", "ADMIN_CONNECTIONS_MAX: usize = 64;", "| 64; 1,000 |"),
+        ("src/admin/events.rs", "LIST_MAX: usize = 1000;", "| 64; 1,000 |"),
+        ("src/config/load.rs", "FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
+        ("src/config/load.rs", "ROUTES_MAX: usize = 10_000;", "| 4 MiB; 10,000; 64 KiB |"),
+        ("src/config/secret.rs", "SECRET_FILE_MAX: u64 = 64 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
+    ];
+    let document = read("docs/security.md");
+    for (file, code, told) in bounds {
+        assert!(read(file).contains(code), "{file} has no {code}: docs/security.md says {told}");
+        assert!(document.contains(told), "docs/security.md does not say {told} of {code} in {file}");
+    }
 }
