@@ -55,10 +55,10 @@ kubernetes() {
     local version manifests=()
     # The kustomization is kustomize's own kind; Kubernetes has no schema for it.
     mapfile -t manifests < <(find deploy/kubernetes -name '*.yaml' ! -name kustomization.yaml | sort)
-    for manifest in "${manifests[@]}"; do
-        grep -q "^  - $(basename "$manifest")\$" deploy/kubernetes/kustomization.yaml ||
-            fail "kustomization.yaml does not name $manifest"
-    done
+    passes "kubernetes, together" "$tools/bin/python" deploy/check/manifests.py deploy/kubernetes
+    cp -r deploy/kubernetes "$work/kubernetes"
+    sed -i 's|^grace = "75s"$|grace = "90s"|' "$work/kubernetes/umavez.toml"
+    refuses "kubernetes, together" "a drain may take 105 s" "$tools/bin/python" deploy/check/manifests.py "$work/kubernetes"
     # The oldest that is supported here, and the newest that there is a schema for.
     for version in 1.30 1.37; do
         local check=("$tools/bin/kubernetes-validate" --strict --no-warn --kubernetes-version "$version")
