@@ -22,6 +22,7 @@ const OUTCOMES: &str = "umavez_outcomes_total";
 const SETTLEMENTS: &str = "umavez_settlements_total";
 const EXPOSED: &str = "umavez_exposed_total";
 const BYPASSED: &str = "umavez_bypassed_total";
+const CAPTURES: &str = "umavez_captures_total";
 const LEASE_LOST: &str = "umavez_lease_lost_total";
 const UNSETTLED: &str = "umavez_unsettled";
 const IN_FLIGHT: &str = "umavez_in_flight";
@@ -67,6 +68,7 @@ fn describe() {
     describe_counter!(SETTLEMENTS, "Claims ended, by how.");
     describe_counter!(EXPOSED, "Items decided by the hot store alone while the durable store was away.");
     describe_counter!(BYPASSED, "Items forwarded without dedup while both stores were away.");
+    describe_counter!(CAPTURES, "Deliveries to be written to files, by what became of them.");
     describe_counter!(LEASE_LOST, "Settlements that came after their lease had lapsed.");
     describe_gauge!(UNSETTLED, "Settlements that the durable store has not recorded yet.");
     describe_gauge!(IN_FLIGHT, "Events that this node is busy with.");
@@ -180,6 +182,7 @@ pub struct Route {
     pub exposed: Counter,
     pub bypassed: Counter,
     pub lease_lost: Counter,
+    pub captures: Captures,
     pub whole: Histogram,
     pub own: Histogram,
     pub upstream: Histogram,
@@ -208,6 +211,7 @@ impl Route {
             exposed: counter!(EXPOSED, "route" => route()),
             bypassed: counter!(BYPASSED, "route" => route()),
             lease_lost: counter!(LEASE_LOST, "route" => route()),
+            captures: Captures::new(name),
             whole: histogram!(REQUEST_DURATION, "route" => route()),
             own: histogram!(OWN_DURATION, "route" => route()),
             upstream: histogram!(UPSTREAM_DURATION, "route" => route()),
@@ -240,6 +244,23 @@ impl Route {
             Settlement::Hold => 2,
         };
         self.settlements[index].increment(wide(count));
+    }
+}
+
+/// What became of deliveries that a route keeps in files.
+#[derive(Clone, Debug)]
+pub struct Captures {
+    pub written: Counter,
+    /// Too many were waiting for the disk.
+    pub dropped: Counter,
+    pub failed: Counter,
+}
+
+impl Captures {
+    fn new(route: &Arc<str>) -> Self {
+        let counter =
+            |result: &'static str| counter!(CAPTURES, "route" => route.to_string(), "result" => result);
+        Self { written: counter("written"), dropped: counter("dropped"), failed: counter("failed") }
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) const ROUTE: &[&str] = &[
     "scope",
     "secret",
     "public_key",
+    "webhook_id",
     "public_url",
     "client_name",
     "upstream",
@@ -72,6 +73,9 @@ pub(super) const ROUTE: &[&str] = &[
     "hot_ttl",
     "durable_ttl",
     "strip_headers",
+    "capture_dir",
+    "capture_files",
+    "capture_bytes",
 ];
 
 pub(super) const DUPLICATE_ANSWER: &[&str] = &["status", "content_type", "body"];

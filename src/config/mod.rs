@@ -1,6 +1,7 @@
 //! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
 //! problem is told at once, with its place and its mend.
 
+mod capture;
 mod credentials;
 mod embedded;
 mod fields;
@@ -152,6 +153,8 @@ pub struct RouteConfig {
     pub scope: Scope,
     pub secrets: Vec<Secret>,
     pub public_key: Option<String>,
+    /// The id that the provider gave the webhook, where its signature covers that.
+    pub webhook_id: Option<String>,
     pub public_url: Option<String>,
     /// Whose client certificate a request has to come with, by any of these names; empty where none is needed.
     pub client_names: Vec<String>,
@@ -177,6 +180,16 @@ pub struct RouteConfig {
     pub duplicate_answer: DuplicateAnswer,
     /// Request headers removed from first-seen forwards (retry markers).
     pub strip_headers: Vec<http::HeaderName>,
+    /// Where deliveries are written to files, if anywhere.
+    pub capture: Option<Capture>,
+}
+
+/// A folder for deliveries, and its bounds: past either, the oldest go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    pub folder: PathBuf,
+    pub deliveries_max: usize,
+    pub bytes_max: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
