@@ -159,7 +159,7 @@ impl Events {
 }
 
 /// Sends one request; gives the answer's JSON, indented, or what went wrong.
-async fn ask(address: (&str, u16), request: Request<Empty<Bytes>>) -> anyhow::Result<String> {
+pub(super) async fn ask(address: (&str, u16), request: Request<Empty<Bytes>>) -> anyhow::Result<String> {
     let stream = tokio::net::TcpStream::connect(address).await.context("cannot connect; is it running?")?;
     let io = hyper_util::rt::TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;

@@ -282,12 +282,15 @@ fn the_limits_that_are_documented_are_those_of_the_code() {
         let is_value = default.starts_with(|c: char| c.is_ascii_digit()) && !default.contains([' ', ',']);
         if is_value {
             defaults += 1;
-            let (plain, quoted) = (format!("\n{field} = {default}\n"), format!("\n{field} = \"{default}\"\n"));
+            let (plain, quoted) =
+                (format!("\n{field} = {default}\n"), format!("\n{field} = \"{default}\"\n"));
             if !reference.contains(&plain) && !reference.contains(&quoted) {
                 wrong.push(format!("{section}.{field}: the default is not {default}"));
             }
         }
-        let Some((least, most)) = range.split_once(" to ").filter(|(least, _)| !least.contains(' ')) else { continue };
+        let Some((least, most)) = range.split_once(" to ").filter(|(least, _)| !least.contains(' ')) else {
+            continue;
+        };
         if field.contains('`') {
             continue;
         }
@@ -297,7 +300,10 @@ fn the_limits_that_are_documented_are_those_of_the_code() {
         let beyond = format!("{}{unit}", number.parse::<u64>().unwrap() + 1);
         for (value, fits) in [(least, true), (most, true), (&*beyond, false)] {
             if accepts(&section, &field, value) != fits {
-                wrong.push(format!("{section}.{field}: {value} should {}", if fits { "fit" } else { "not fit" }));
+                wrong.push(format!(
+                    "{section}.{field}: {value} should {}",
+                    if fits { "fit" } else { "not fit" }
+                ));
             }
         }
     }
