@@ -1,6 +1,7 @@
 //! Commands, their arguments, and what a command's end means for the exit code: 0 for success, 64 for what was
 //! asked for wrongly (arguments, configuration), 1 for anything else.
 
+mod admin;
 mod check;
 mod completions;
 mod demo;
