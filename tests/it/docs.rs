@@ -9,6 +9,7 @@ use umavez::config::{Config, Environment};
 use crate::cli::{secret_for, stdout, umavez};
 use crate::support::postgres::Postgres;
 use crate::support::{Gateway, Upstream, durable_toml, eventually, order};
+use crate::tls::pki;
 
 /// A fenced block: its document and line, what it is of, and its text.
 #[derive(Debug)]
@@ -75,6 +76,16 @@ fn file_of(block: &Block, folder: &Path) -> String {
         let beside = folder.join(Path::new(&path).file_name().unwrap());
         std::fs::write(&beside, secret_for(&path)).unwrap();
         text = text.replace(&path, &beside.display().to_string());
+    }
+    // Every certificate is the same one.
+    let (chain, key) = pki::pair(folder, "made");
+    for (field, file) in [("chain = \"", &chain), ("client_ca = \"", &chain), (" key = \"", &key)] {
+        text = text.split(field).enumerate().fold(String::new(), |text, (n, piece)| {
+            match piece.split_once('"').filter(|_| n > 0) {
+                Some((_, rest)) => format!("{text}{field}{}\"{rest}", file.display()),
+                None => text + piece,
+            }
+        });
     }
     text
 }
