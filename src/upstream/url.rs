@@ -13,8 +13,8 @@ use crate::config::Target;
 /// authority and a prefix that a proxy before us cut off), else what a trusted proxy says, else `Host`.
 pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: Option<&str>) -> String {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    if let Some(base) = configured {
-        return format!("{}{path}", base.trim_end_matches('/'));
+    if let Some(configured) = configured {
+        return whole(configured, uri, path);
     }
     let said = |name: &str, parameter: &str| {
         if caller.trusted { first(headers, name).or_else(|| forwarded(headers, parameter)) } else { None }
@@ -26,6 +26,18 @@ pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: O
         .or_else(|| uri.authority().map(|authority| authority.as_str().to_owned()))
         .unwrap_or_default();
     format!("{scheme}://{host}{path}")
+}
+
+/// The URL as the provider has it. One with a path is that URL, and brings the request's query where it has none of
+/// its own; one without a path, as routes with placeholders need, is what stands before the request's.
+fn whole(configured: &str, uri: &Uri, path: &str) -> String {
+    let after_scheme = configured.split_once("://").map_or(configured, |(_, rest)| rest);
+    let beyond_host = after_scheme.find(['/', '?']).and_then(|at| after_scheme.get(at..)).unwrap_or_default();
+    match (beyond_host, uri.query()) {
+        ("" | "/", _) => format!("{}{path}", configured.trim_end_matches('/')),
+        (own, Some(query)) if !own.contains('?') => format!("{configured}?{query}"),
+        _ => configured.to_owned(),
+    }
 }
 
 /// What the app is asked for: the target's prefix before the path as it came. Origin form for HTTP/1.1; for
@@ -108,10 +120,32 @@ mod tests {
             (&named, &stranger, None, "http://inside"),
             (&named, &proxy, None, "https://hooks.example:8443"),
             (&rfc, &proxy, None, "https://h.example"),
-            (&named, &stranger, Some("https://public.example/in/"), "https://public.example/in"),
+            (&named, &stranger, Some("https://public.example/"), "https://public.example"),
+            (&named, &stranger, Some("https://public.example:8443"), "https://public.example:8443"),
         ];
         for (headers, caller, configured, base) in table {
             assert_eq!(public_url(&uri, headers, caller, configured), format!("{base}{path}"));
+        }
+    }
+
+    #[test]
+    fn a_public_url_with_a_path_is_the_whole_url() {
+        // It was put in front of the request's path, so that no signature over the URL of the provider's page held.
+        let stranger = Caller { address: "192.0.2.7".parse().unwrap(), secure: false, trusted: false };
+        let table = [
+            ("https://h.example/in/twilio", "/hooks/twilio", "https://h.example/in/twilio"),
+            (
+                "https://h.example/in/twilio",
+                "/x?bodySHA256=a&b",
+                "https://h.example/in/twilio?bodySHA256=a&b",
+            ),
+            ("https://h.example/in/", "/x?", "https://h.example/in/?"),
+            ("https://h.example/in?a=1", "/x?a=1", "https://h.example/in?a=1"),
+            ("https://h.example?a=1", "/x", "https://h.example?a=1"),
+        ];
+        for (configured, uri, expected) in table {
+            let url = public_url(&uri.parse().unwrap(), &HeaderMap::new(), &stranger, Some(configured));
+            assert_eq!(url, expected, "{configured} {uri}");
         }
     }
 
