@@ -115,6 +115,9 @@ fn rows(provider: &Provider) -> Vec<(&'static str, String)> {
     if let Some(done) = &provider.done {
         rows.push(("the app is done with", statuses(done)));
     }
+    if let Some(success) = &provider.success {
+        rows.push(("takes for success", format!("{}; no copy is answered otherwise", statuses(success))));
+    }
     if !provider.final_statuses.is_empty() {
         rows.push(("never sent again after", statuses(&provider.final_statuses)));
     }
@@ -230,6 +233,8 @@ fn handshake(provider: &Provider) -> Option<String> {
 fn redacted(place: &Redact) -> String {
     match place {
         Redact::Header(name) => format!("header `{name}`"),
+        Redact::Query(name) => format!("query `{name}`"),
+        Redact::Form(name) => format!("form field `{name}`"),
         Redact::Body(path) => format!("`{path}`"),
     }
 }

@@ -22,6 +22,7 @@ use std::time::Duration;
 use http::HeaderName;
 use serde::Deserialize;
 
+use super::schema::Redact;
 use format::Format;
 use keys::KeyText;
 use place::{Place, Source};
@@ -264,6 +265,19 @@ impl Signature {
             scheme: method.scheme.label(),
             place: method.place.to_string(),
             tolerance: method.stamp.tolerance,
+        })
+    }
+
+    /// Where the secret itself is sent along.
+    pub(super) fn credentials(&self) -> impl Iterator<Item = Redact> {
+        let sent =
+            |method: &&Method| matches!(method.scheme, Scheme::Token | Scheme::Basic | Scheme::JwtHs256);
+        self.methods.iter().filter(sent).map(|method| match &method.place {
+            Place::Once(Source::Header(name)) => Redact::Header(name.clone()),
+            Place::Once(Source::Query(name)) => Redact::Query(name.as_str().into()),
+            Place::Once(Source::Form(name)) => Redact::Form(name.as_str().into()),
+            Place::Once(Source::Json(path) | Source::Item(path)) => Redact::Body(format!("$.{path}")),
+            Place::PerItem { items, signature } => Redact::Body(format!("$.{items}.{signature}")),
         })
     }
 
