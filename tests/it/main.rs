@@ -23,6 +23,7 @@ mod model;
 mod nodes;
 mod observability;
 mod pass;
+mod presets;
 mod properties;
 mod providers;
 mod proxy;
