@@ -152,20 +152,6 @@ impl ItemRules {
         names
     }
 
-    /// Each source of a key part as written, once: `$.id`, `@.id`, `form:id`.
-    pub fn key_sources(&self) -> Vec<String> {
-        let mut sources: Vec<String> = Vec::new();
-        for part in self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten() {
-            for source in part.text.split('|') {
-                let source = source.trim().trim_end_matches('?');
-                if !sources.iter().any(|known| known == source) {
-                    sources.push(source.to_owned());
-                }
-            }
-        }
-        sources
-    }
-
     /// What the key parts read, with `@` paths as paths from the body's root.
     pub(super) fn selectors(&self) -> Vec<Selector> {
         let mut selectors = Vec::new();
@@ -184,6 +170,20 @@ impl ItemRules {
             }
         }
         selectors
+    }
+
+    /// Each source of a key part as written, once: `$.id`, `@.id`, `form:id`.
+    pub fn key_sources(&self) -> Vec<String> {
+        let mut sources: Vec<String> = Vec::new();
+        for part in self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten() {
+            for source in part.text.split('|') {
+                let source = source.trim().trim_end_matches('?');
+                if !sources.iter().any(|known| known == source) {
+                    sources.push(source.to_owned());
+                }
+            }
+        }
+        sources
     }
 
     /// Each rule's place and parts as written, for people.

@@ -9,12 +9,12 @@ use super::headers::Caller;
 use super::outcome::Cause;
 use crate::config::Target;
 
-/// The URL that the provider called, byte for byte where we can know it: the route's own `public_url` (scheme,
-/// authority and a prefix that a proxy before us cut off), else what a trusted proxy says, else `Host`.
+/// The URL that the provider called, byte for byte where we can know it: the route's own `public_url` (whole, or less
+/// the path that reaches us: a proxy before us may cut off a prefix), else what a trusted proxy says, else `Host`.
 pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: Option<&str>) -> String {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    if let Some(configured) = configured {
-        return whole(configured, uri, path);
+    if let Some(base) = configured {
+        return joined(base, path);
     }
     let said = |name: &str, parameter: &str| {
         if caller.trusted { first(headers, name).or_else(|| forwarded(headers, parameter)) } else { None }
@@ -28,16 +28,19 @@ pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: O
     format!("{scheme}://{host}{path}")
 }
 
-/// The URL as the provider has it. One with a path is that URL, and brings the request's query where it has none of
-/// its own; one without a path, as routes with placeholders need, is what stands before the request's.
-fn whole(configured: &str, uri: &Uri, path: &str) -> String {
-    let after_scheme = configured.split_once("://").map_or(configured, |(_, rest)| rest);
-    let beyond_host = after_scheme.find(['/', '?']).and_then(|at| after_scheme.get(at..)).unwrap_or_default();
-    match (beyond_host, uri.query()) {
-        ("" | "/", _) => format!("{}{path}", configured.trim_end_matches('/')),
-        (own, Some(query)) if !own.contains('?') => format!("{configured}?{query}"),
-        _ => configured.to_owned(),
-    }
+/// `base` with the path and query of a request; a path that `base` ends with already is not doubled.
+fn joined(base: &str, path_and_query: &str) -> String {
+    let base = base.split(['?', '#']).next().unwrap_or(base);
+    let (path, query) = match path_and_query.split_once('?') {
+        Some((path, query)) => (path, format!("?{query}")),
+        None => (path_and_query, String::new()),
+    };
+    let own_path = base.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map(|(_, path)| path);
+    let whole = path.strip_prefix('/').zip(own_path).is_some_and(|(path, own)| {
+        !path.is_empty()
+            && own.strip_suffix(path).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
+    });
+    if whole { format!("{base}{query}") } else { format!("{}{path}{query}", base.trim_end_matches('/')) }
 }
 
 /// What the app is asked for: the target's prefix before the path as it came. Origin form for HTTP/1.1; for
@@ -120,8 +123,7 @@ mod tests {
             (&named, &stranger, None, "http://inside"),
             (&named, &proxy, None, "https://hooks.example:8443"),
             (&rfc, &proxy, None, "https://h.example"),
-            (&named, &stranger, Some("https://public.example/"), "https://public.example"),
-            (&named, &stranger, Some("https://public.example:8443"), "https://public.example:8443"),
+            (&named, &stranger, Some("https://public.example/in/"), "https://public.example/in"),
         ];
         for (headers, caller, configured, base) in table {
             assert_eq!(public_url(&uri, headers, caller, configured), format!("{base}{path}"));
@@ -129,23 +131,19 @@ mod tests {
     }
 
     #[test]
-    fn a_public_url_with_a_path_is_the_whole_url() {
-        // It was put in front of the request's path, so that no signature over the URL of the provider's page held.
-        let stranger = Caller { address: "192.0.2.7".parse().unwrap(), secure: false, trusted: false };
-        let table = [
-            ("https://h.example/in/twilio", "/hooks/twilio", "https://h.example/in/twilio"),
-            (
-                "https://h.example/in/twilio",
-                "/x?bodySHA256=a&b",
-                "https://h.example/in/twilio?bodySHA256=a&b",
-            ),
-            ("https://h.example/in/", "/x?", "https://h.example/in/?"),
-            ("https://h.example/in?a=1", "/x?a=1", "https://h.example/in?a=1"),
-            ("https://h.example?a=1", "/x", "https://h.example?a=1"),
-        ];
-        for (configured, uri, expected) in table {
-            let url = public_url(&uri.parse().unwrap(), &HeaderMap::new(), &stranger, Some(configured));
-            assert_eq!(url, expected, "{configured} {uri}");
+    fn a_public_url_may_be_whole_or_less_the_path() {
+        for (base, path, url) in [
+            ("https://a.example/in/twilio", "/in/twilio", "https://a.example/in/twilio"),
+            ("https://a.example/in/twilio", "/in/twilio?x=%20", "https://a.example/in/twilio?x=%20"),
+            ("https://a.example/cut/in/twilio", "/in/twilio?", "https://a.example/cut/in/twilio?"),
+            ("https://a.example/in/twilio?x=1", "/in/twilio?x=1", "https://a.example/in/twilio?x=1"),
+            ("https://a.example/cut/", "/twilio", "https://a.example/cut/twilio"),
+            ("https://a.example", "/a.example", "https://a.example/a.example"),
+            ("https://a.example/cutin", "/in", "https://a.example/cutin/in"),
+            ("https://a.example/", "/", "https://a.example/"),
+            ("https://a.example", "/?x", "https://a.example/?x"),
+        ] {
+            assert_eq!(joined(base, path), url, "{base} {path}");
         }
     }
 

@@ -82,7 +82,8 @@ fn sources() -> Vec<Text> {
 
 /// README, ARCHITECTURE and so on, and `docs/`.
 fn documents() -> Vec<Text> {
-    let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+    let top =
+        ["README.md", "README.pt-BR.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     let mut found: Vec<Text> =
         top.iter().map(|name| Text { path: (*name).to_owned(), text: read(name) }).collect();
     found.extend(files("docs", &[".md"]));
