@@ -25,6 +25,8 @@ mod model;
 mod nodes;
 mod observability;
 mod pass;
+mod presets;
+mod properties;
 mod providers;
 mod proxy;
 mod redact;
