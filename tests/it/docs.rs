@@ -66,6 +66,14 @@ fn file_of(block: &Block, folder: &Path) -> String {
     if !text.contains("[upstream]") {
         text = format!("[upstream]\nurl = \"http://127.0.0.1:3000\"\n{text}");
     }
+    for (field, pem) in [("chain", pair().cert.pem()), ("key", pair().signing_key.serialize_pem())] {
+        let beside = folder.join(field);
+        std::fs::write(&beside, pem).unwrap();
+        if let Some((_, rest)) = text.split_once(&format!("{field} = \"/")) {
+            let path = format!("/{}", rest.split('"').next().unwrap());
+            text = text.replace(&path, &beside.display().to_string());
+        }
+    }
     let named: Vec<String> = text
         .split("file = \"")
         .skip(1)
@@ -77,6 +85,12 @@ fn file_of(block: &Block, folder: &Path) -> String {
         text = text.replace(&path, &beside.display().to_string());
     }
     text
+}
+
+/// One certificate for all of them: making a key takes a while.
+fn pair() -> &'static rcgen::CertifiedKey<rcgen::KeyPair> {
+    static PAIR: std::sync::OnceLock<rcgen::CertifiedKey<rcgen::KeyPair>> = std::sync::OnceLock::new();
+    PAIR.get_or_init(|| rcgen::generate_simple_self_signed(["hooks.example.com".to_owned()]).unwrap())
 }
 
 #[test]
@@ -342,6 +356,11 @@ fn the_bounds_that_are_built_in_are_as_documented() {
         ("src/admin/events.rs", "LIST_MAX: usize = 1000;", "| 64; 1,000 |"),
         ("src/config/load.rs", "FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
         ("src/config/load.rs", "ROUTES_MAX: usize = 10_000;", "| 4 MiB; 10,000; 64 KiB |"),
+        ("src/config/tls.rs", "CERTIFICATES_MAX: usize = 1000;", "| 1,000; 16; 1 MiB |"),
+        ("src/tls/pem.rs", "CHAIN_MAX: usize = 16;", "| 1,000; 16; 1 MiB |"),
+        ("src/tls/pem.rs", "FILE_BYTES_MAX: u64 = 1024 * 1024;", "| 1,000; 16; 1 MiB |"),
+        ("src/flow/capture.rs", "WAITING_MAX: usize = 256;", "| 256; 32 MiB |"),
+        ("src/flow/capture.rs", "WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;", "| 256; 32 MiB |"),
         ("src/config/secret.rs", "SECRET_FILE_MAX: u64 = 64 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
     ];
     let document = read("docs/security.md");
