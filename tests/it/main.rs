@@ -31,6 +31,7 @@ mod redact;
 mod retries;
 mod signature_vectors;
 mod signatures;
+mod soak;
 mod stores_down;
 mod storm;
 mod support;
