@@ -60,29 +60,25 @@ fn blocks(path: &str) -> Vec<Block> {
     found
 }
 
-/// A block as a file of its own: with an app where it names none, and its secret files beside it.
+/// A block as a file of its own: with an app where it names none, and with files of the right kind where it names any.
 fn file_of(block: &Block, folder: &Path) -> String {
     let mut text = block.text.clone();
     if !text.contains("[upstream]") {
         text = format!("[upstream]\nurl = \"http://127.0.0.1:3000\"\n{text}");
     }
-    for (field, pem) in [("chain", pair().cert.pem()), ("key", pair().signing_key.serialize_pem())] {
-        let beside = folder.join(field);
-        std::fs::write(&beside, pem).unwrap();
-        if let Some((_, rest)) = text.split_once(&format!("{field} = \"/")) {
-            let path = format!("/{}", rest.split('"').next().unwrap());
-            text = text.replace(&path, &beside.display().to_string());
+    let (certificate, key) = (pair().cert.pem(), pair().signing_key.serialize_pem());
+    for (field, content) in
+        [("file", None), ("chain", Some(&certificate)), ("ca", Some(&certificate)), ("key", Some(&key))]
+    {
+        let opening = format!("{field} = \"");
+        let pieces: Vec<String> = text.split(&opening).map(str::to_owned).collect();
+        text = pieces[0].clone();
+        for piece in &pieces[1..] {
+            let (path, rest) = piece.split_once('"').unwrap();
+            let beside = folder.join(format!("{field}-{}", Path::new(path).file_name().unwrap().display()));
+            std::fs::write(&beside, content.map_or(secret_for(path), String::as_str)).unwrap();
+            text.push_str(&format!("{opening}{}\"{rest}", beside.display()));
         }
-    }
-    let named: Vec<String> = text
-        .split("file = \"")
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next().map(str::to_owned))
-        .collect();
-    for path in named {
-        let beside = folder.join(Path::new(&path).file_name().unwrap());
-        std::fs::write(&beside, secret_for(&path)).unwrap();
-        text = text.replace(&path, &beside.display().to_string());
     }
     text
 }
