@@ -128,7 +128,7 @@ impl Ledger {
         (tracker, stop): (&TaskTracker, &CancellationToken),
     ) -> Self {
         let in_flight = InFlight::new();
-        let (background, work) = Background::new();
+        let (background, work) = Background::new(metrics.clone());
         let flushed = CancellationToken::new();
         let shared = Arc::new(Shared { in_flight, background, clock, metrics, flushed: flushed.clone() });
         let ledger = Self { hot, durable, shared };

@@ -52,6 +52,11 @@ impl Waiter {
         Self { ask, place: Waiting::Queued(hear) }
     }
 
+    /// What waits.
+    pub fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
     pub(super) fn elsewhere(ask: Ask, seat: Seat) -> Self {
         Self { ask, place: Waiting::Elsewhere(seat) }
     }

@@ -16,6 +16,7 @@ mod demo;
 mod drain;
 mod durable;
 mod embedded;
+mod failover;
 mod handshakes;
 mod hot;
 mod keys;

@@ -171,7 +171,7 @@ impl Hot {
         }
     }
 
-    /// Drops whatever is known of a key.
+    /// Drops whatever is known of a key, and for a short while what lands of it late.
     pub async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         match self {
             Self::Memory(memory) => {

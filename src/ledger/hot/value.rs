@@ -3,7 +3,10 @@
 //! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end.
 //! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body;
 //! or `done - <fingerprint>` alone where the receipt stays in the durable store.
+//! `forgotten`, for a short while: a person changed the event, and an end that is still on its way must not stay.
 //! Anything else is nothing we wrote, and never reads as done.
+
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderName, HeaderValue};
@@ -17,6 +20,9 @@ pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
 
 const MARK: &[u8] = b"processing ";
 const DONE: &[u8] = b"done ";
+const FORGOTTEN: &[u8] = b"forgotten";
+/// How long what is forgotten is kept from coming back: longer than any call to Redis lasts.
+pub(super) const FORGOTTEN_TTL: Duration = Duration::from_secs(30);
 
 /// What a value says.
 #[derive(Debug, PartialEq)]
@@ -27,6 +33,7 @@ pub(super) enum Value {
         watched: bool,
     },
     Done(Done),
+    Forgotten,
     /// Not written by us, or cut off: says nothing of the event.
     Unreadable,
 }
@@ -35,6 +42,8 @@ impl Value {
     pub(super) fn parse(bytes: &Bytes) -> Self {
         let value = if let Some(rest) = bytes.strip_prefix(MARK) {
             parse_mark(rest)
+        } else if is_forgotten(bytes) {
+            Some(Self::Forgotten)
         } else {
             bytes.strip_prefix(DONE).and_then(|rest| parse_done(bytes, rest)).map(Self::Done)
         };
@@ -65,6 +74,15 @@ pub(super) fn mark(fence: Fence) -> Bytes {
 /// True for a mark whose end somebody waits for on another node.
 pub(super) fn is_watched(bytes: &[u8]) -> bool {
     bytes.strip_prefix(MARK).is_some_and(|rest| rest.first() == Some(&b'w'))
+}
+
+/// What a person's change leaves.
+pub(super) fn forgotten() -> Bytes {
+    Bytes::from_static(FORGOTTEN)
+}
+
+pub(super) fn is_forgotten(bytes: &[u8]) -> bool {
+    bytes == FORGOTTEN
 }
 
 /// An end, without its receipt where that is too long.
@@ -187,6 +205,7 @@ mod tests {
         let watched = Bytes::from_static(b"processing w 7");
         assert_eq!(Value::parse(&watched), Value::Mark { fence: Fence(7), watched: true });
         assert!(is_watched(&watched) && !is_watched(&mark(Fence(7))));
+        assert_eq!(Value::parse(&forgotten()), Value::Forgotten);
         assert_eq!(MARK.len(), 11, "where the watch script sets the watched byte");
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use fred::clients::Client;
 use fred::interfaces::ClusterInterface;
 use fred::socket2::TcpKeepalive;
+use fred::types::cluster::ClusterRouting;
 use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
     TlsConfig,
 };
-use fred::types::cluster::ClusterRouting;
 use hyper_rustls::ConfigBuilderExt;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

@@ -137,7 +137,7 @@ impl Redis {
         Ok(match Value::parse(&bytes) {
             Value::Done(done) => HotSeen::Done(done),
             Value::Mark { fence, .. } if fence == ask.fence => HotSeen::Claimed,
-            Value::Mark { .. } => HotSeen::Processing,
+            Value::Mark { .. } | Value::Forgotten => HotSeen::Processing,
             Value::Unreadable => {
                 count(&self.node.counters.unreadable);
                 HotSeen::Processing
@@ -155,8 +155,12 @@ impl Redis {
 
     async fn done_one(&self, client: &WithOptions<Client>, end: &HotDone) -> Result<(), HotError> {
         let name = value::name(&self.node.prefix, &end.key);
-        let reply = self.set(client, name, value::done(&end.done), end.ttl, None).await?;
-        if self.bytes(reply)?.is_some_and(|old| value::is_watched(&old)) {
+        let reply = self.set(client, name.clone(), value::done(&end.done), end.ttl, None).await?;
+        let old = self.bytes(reply)?.unwrap_or_default();
+        if value::is_forgotten(&old) {
+            return self.delete(client, name).await;
+        }
+        if value::is_watched(&old) {
             let digest = end.key.digest().to_string();
             let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
             self.settle_answer(self.node.channel.as_bytes(), told.await)?;
@@ -185,13 +189,21 @@ impl Redis {
         Ok(match self.bytes(reply)?.map(|bytes| Value::parse(&bytes)) {
             Some(Value::Mark { .. }) => Watched::Watching,
             Some(Value::Done(done)) => Watched::Done(done),
-            Some(Value::Unreadable) | None => Watched::Absent,
+            Some(Value::Unreadable | Value::Forgotten) | None => Watched::Absent,
         })
     }
 
+    /// Leaves a word that outlasts whatever is on its way: an end that lands later takes itself back.
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         let client = &self.client()?;
         let name = value::name(&self.node.prefix, key);
+        let expiry = Some(Expiration::PX(millis(value::FORGOTTEN_TTL)));
+        let answer = client.set::<(), _, _>(name.clone(), value::forgotten(), expiry, None, false);
+        let answer = Box::pin(answer).await;
+        self.settle_answer(&name, answer)
+    }
+
+    async fn delete(&self, client: &WithOptions<Client>, name: Bytes) -> Result<(), HotError> {
         let answer = Box::pin(client.del::<(), _>(name.clone())).await;
         self.settle_answer(&name, answer)
     }
