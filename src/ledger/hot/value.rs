@@ -1,6 +1,7 @@
 //! What the hot store keeps under a key, as text that a person reads in `redis-cli`. Pure: bytes in, bytes out.
 //!
-//! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end.
+//! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end. In place of
+//! `-` and `w`, `x` and `y` where the durable store knows nothing of the claim: it was away.
 //! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body;
 //! or `done - <fingerprint>` alone where the receipt stays in the durable store.
 //! `forgotten`, for a short while: a person changed the event, and an end that is still on its way must not stay.
@@ -31,6 +32,8 @@ pub(super) enum Value {
         fence: Fence,
         /// A copy on another node waits for this mark's end.
         watched: bool,
+        /// The claim is nowhere else.
+        exposed: bool,
     },
     Done(Done),
     Forgotten,
@@ -73,7 +76,7 @@ pub(super) fn mark(fence: Fence) -> Bytes {
 
 /// True for a mark whose end somebody waits for on another node.
 pub(super) fn is_watched(bytes: &[u8]) -> bool {
-    bytes.strip_prefix(MARK).is_some_and(|rest| rest.first() == Some(&b'w'))
+    bytes.strip_prefix(MARK).is_some_and(|rest| matches!(rest.first(), Some(b'w' | b'y')))
 }
 
 /// What a person's change leaves.
@@ -117,13 +120,15 @@ fn done_with(receipt: &Receipt, fingerprint: Fingerprint) -> Vec<u8> {
 }
 
 fn parse_mark(rest: &[u8]) -> Option<Value> {
-    let (watched, fence) = match rest {
-        [b'-', b' ', fence @ ..] => (false, fence),
-        [b'w', b' ', fence @ ..] => (true, fence),
+    let (watched, exposed, fence) = match rest {
+        [b'-', b' ', fence @ ..] => (false, false, fence),
+        [b'w', b' ', fence @ ..] => (true, false, fence),
+        [b'x', b' ', fence @ ..] => (false, true, fence),
+        [b'y', b' ', fence @ ..] => (true, true, fence),
         _ => return None,
     };
     let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-    Some(Value::Mark { fence: Fence(fence), watched })
+    Some(Value::Mark { fence: Fence(fence), watched, exposed })
 }
 
 fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Done> {
@@ -201,9 +206,14 @@ mod tests {
         for end in ends {
             assert_eq!(Value::parse(&done(&end)), Value::Done(end));
         }
-        assert_eq!(Value::parse(&mark(Fence(7))), Value::Mark { fence: Fence(7), watched: false });
+        for (text, watched, exposed) in
+            [("- 7", false, false), ("w 7", true, false), ("x 7", false, true), ("y 7", true, true)]
+        {
+            let bytes = Bytes::from(format!("processing {text}"));
+            assert_eq!(Value::parse(&bytes), Value::Mark { fence: Fence(7), watched, exposed });
+            assert_eq!(is_watched(&bytes), watched);
+        }
         let watched = Bytes::from_static(b"processing w 7");
-        assert_eq!(Value::parse(&watched), Value::Mark { fence: Fence(7), watched: true });
         assert!(is_watched(&watched) && !is_watched(&mark(Fence(7))));
         assert_eq!(Value::parse(&forgotten()), Value::Forgotten);
         assert_eq!(MARK.len(), 11, "where the watch script sets the watched byte");
@@ -234,7 +244,7 @@ mod tests {
             b"done 99 0000000000000001 5 -\n\n",
             b"done 200 0000000000000001 5 - 6\n\n",
             b"done 200 0000000000000001 5 0\nbad name: x\n\n",
-            b"processing x 5",
+            b"processing z 5",
             b"processing - ",
             b"processing - 99999999999999999999",
         ];

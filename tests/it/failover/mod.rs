@@ -2,6 +2,7 @@
 //! each time: nothing lost, and nothing twice but what the route's policy allows.
 
 mod cluster;
+mod hot_only;
 mod nginx;
 mod postgres;
 mod sentinel;
