@@ -1,6 +1,7 @@
 //! Every metric: its name is written once, here, and its labels come from routes, providers and enums, never from a
 //! request. Rooms hold handles made here, so that counting costs an atomic add and no look-up.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ const OUTCOMES: &str = "umavez_outcomes_total";
 const SETTLEMENTS: &str = "umavez_settlements_total";
 const EXPOSED: &str = "umavez_exposed_total";
 const BYPASSED: &str = "umavez_bypassed_total";
+const CAPTURES: &str = "umavez_captures_total";
 const LEASE_LOST: &str = "umavez_lease_lost_total";
 const UNSETTLED: &str = "umavez_unsettled";
 const SETTLEMENTS_DROPPED: &str = "umavez_settlements_dropped_total";
@@ -36,6 +38,9 @@ const UPSTREAM_DURATION: &str = "umavez_upstream_duration_seconds";
 const STORE_DURATION: &str = "umavez_store_duration_seconds";
 const PASSED: &str = "umavez_passed_total";
 const BUILD_INFO: &str = "umavez_build_info";
+const CERTIFICATE_NOT_AFTER: &str = "umavez_certificate_not_after_timestamp_seconds";
+const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
+const TLS_HANDSHAKES: &str = "umavez_tls_handshakes_total";
 
 /// Upper bounds of every latency histogram, in seconds.
 const BUCKETS: [f64; 16] =
@@ -64,6 +69,7 @@ fn describe() {
     describe_counter!(SETTLEMENTS, "Claims ended, by how.");
     describe_counter!(EXPOSED, "Items decided by the hot store alone while the durable store was away.");
     describe_counter!(BYPASSED, "Items forwarded without dedup while both stores were away.");
+    describe_counter!(CAPTURES, "Deliveries to be written to files, by what became of them.");
     describe_counter!(LEASE_LOST, "Settlements that came after their lease had lapsed.");
     describe_gauge!(UNSETTLED, "Settlements that the durable store has not recorded yet.");
     describe_counter!(
@@ -82,6 +88,16 @@ fn describe() {
     describe_histogram!(STORE_DURATION, Unit::Seconds, "Calls to the stores.");
     describe_counter!(PASSED, "Requests passed through without dedup, by what the app answered.");
     describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
+    describe_gauge!(
+        CERTIFICATE_NOT_AFTER,
+        Unit::Seconds,
+        "When the certificate in use expires, since the epoch."
+    );
+    describe_gauge!(
+        CERTIFICATE_CURRENT,
+        "0 while what is on disk is of no use and what was before it is in use."
+    );
+    describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
 }
 
 /// What a request of a dedup route was answered with.
@@ -171,6 +187,7 @@ pub struct Route {
     pub exposed: Counter,
     pub bypassed: Counter,
     pub lease_lost: Counter,
+    pub captures: Captures,
     pub whole: Histogram,
     pub own: Histogram,
     pub upstream: Histogram,
@@ -199,6 +216,7 @@ impl Route {
             exposed: counter!(EXPOSED, "route" => route()),
             bypassed: counter!(BYPASSED, "route" => route()),
             lease_lost: counter!(LEASE_LOST, "route" => route()),
+            captures: Captures::new(name),
             whole: histogram!(REQUEST_DURATION, "route" => route()),
             own: histogram!(OWN_DURATION, "route" => route()),
             upstream: histogram!(UPSTREAM_DURATION, "route" => route()),
@@ -231,6 +249,23 @@ impl Route {
             Settlement::Hold => 2,
         };
         self.settlements[index].increment(wide(count));
+    }
+}
+
+/// What became of deliveries that a route keeps in files.
+#[derive(Clone, Debug)]
+pub struct Captures {
+    pub written: Counter,
+    /// Too many were waiting for the disk.
+    pub dropped: Counter,
+    pub failed: Counter,
+}
+
+impl Captures {
+    fn new(route: &Arc<str>) -> Self {
+        let counter =
+            |result: &'static str| counter!(CAPTURES, "route" => route.to_string(), "result" => result);
+        Self { written: counter("written"), dropped: counter("dropped"), failed: counter("failed") }
     }
 }
 
@@ -316,6 +351,80 @@ impl Stores {
 impl Default for Stores {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The certificates of one side: a listener's, or those shown to apps. Files are named by the configuration.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    side: &'static str,
+}
+
+impl Certificates {
+    pub fn new(side: &'static str) -> Self {
+        Self { side }
+    }
+
+    pub fn not_after(&self, file: &Path, seconds: u64) {
+        self.gauge(CERTIFICATE_NOT_AFTER, file).set(Duration::from_secs(seconds).as_secs_f64());
+    }
+
+    pub fn current(&self, file: &Path, current: bool) {
+        self.gauge(CERTIFICATE_CURRENT, file).set(if current { 1.0 } else { 0.0 });
+    }
+
+    /// Other files are in use. No series can be taken back; one without a number compares with nothing.
+    pub fn replaced(&self, before: &[PathBuf], after: &[PathBuf]) {
+        for gone in before.iter().filter(|file| !after.contains(file)) {
+            self.gauge(CERTIFICATE_NOT_AFTER, gone).set(f64::NAN);
+            self.gauge(CERTIFICATE_CURRENT, gone).set(f64::NAN);
+        }
+        for file in after {
+            self.current(file, true);
+        }
+    }
+
+    fn gauge(&self, name: &'static str, file: &Path) -> Gauge {
+        gauge!(name, "side" => self.side, "file" => file.display().to_string())
+    }
+}
+
+/// How a handshake with a caller ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    Ok,
+    /// The two did not agree, or the caller's certificate was refused.
+    Failed,
+    TooSlow,
+    /// What came was no TLS.
+    Plain,
+}
+
+impl Handshake {
+    const ALL: [Self; 4] = [Self::Ok, Self::Failed, Self::TooSlow, Self::Plain];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed => "failed",
+            Self::TooSlow => "too_slow",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// One listener's handshakes.
+#[derive(Clone, Debug)]
+pub struct Handshakes([Counter; Handshake::ALL.len()]);
+
+impl Handshakes {
+    pub fn new(side: &'static str) -> Self {
+        Self(Handshake::ALL.map(|how| counter!(TLS_HANDSHAKES, "side" => side, "result" => how.label())))
+    }
+
+    pub fn ended(&self, how: Handshake) {
+        let index = Handshake::ALL.iter().position(|each| *each == how).expect("ALL lists every end");
+        self.0[index].increment(1);
     }
 }
 

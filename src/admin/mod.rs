@@ -1,6 +1,7 @@
 //! The admin listener: /metrics, /live, /ready and the event API. Never the public listener's business.
 
 mod events;
+mod payload;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

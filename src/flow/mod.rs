@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod body;
+pub mod capture;
 mod forward;
 mod handshake;
 pub mod pass;
@@ -25,14 +26,14 @@ use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::Slot;
 use crate::metrics;
-use crate::providers::{BadSignature, Items};
+use crate::providers::{Items, Redactor};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
 pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::{Done, Work};
-pub use resubmit::{Resubmit, ResubmitError};
+pub use resubmit::{Resubmit, ResubmitError, stored_request};
 pub use route::{RouteConflict, RouteTable};
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
@@ -86,12 +87,29 @@ impl Flow {
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
         match found {
-            Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
+            // Boxed: hyper moves a request's future, and this is the larger part of it.
+            Found::Event { route, path_params } => {
+                Box::pin(self.once(route, path_params, request, caller)).await
+            }
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
                 None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
             },
             Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
+        }
+    }
+
+    /// What people may see of the deliveries of the route with this name.
+    pub fn redactor(&self, route: &str) -> Option<&Redactor> {
+        self.shared.routes.redactor(route)
+    }
+
+    /// The values of the placeholders in the path of its route, for a request that is an event.
+    pub fn path_params(&self, request: &Request<Bytes>) -> Vec<(String, String)> {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        match self.shared.routes.find(request.method(), host, request.uri().path()) {
+            Found::Event { path_params, .. } => path_params,
+            Found::PassThrough(_) | Found::Nothing => Vec::new(),
         }
     }
 
@@ -154,6 +172,7 @@ impl Flow {
         caller: Caller,
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
+        route.admit(request.extensions().get()).map_err(|stranger| unsigned_refusal(route, &stranger))?;
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
@@ -181,6 +200,7 @@ impl Flow {
             }
             items = Items::none();
         }
+        route.capture(&arrived);
         Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, replay: None }))
     }
 
@@ -188,7 +208,9 @@ impl Flow {
     /// hangs up.
     async fn to_the_end(&self, work: Work) -> Done {
         let flow = self.clone();
-        match self.tunnels.tracker.spawn(async move { flow.proxy(work).await }).await {
+        // Boxed: the task's future is large, and spawning moves it several times.
+        let whole = Box::pin(async move { flow.proxy(work).await });
+        match self.tunnels.tracker.spawn(whole).await {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "a request's task ended early");
@@ -231,7 +253,7 @@ fn refusal(error: body::BodyError) -> Refusal {
     }
 }
 
-fn unsigned_refusal(route: &Route, bad: &BadSignature) -> Refusal {
+fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {
     route.metrics.unsigned.increment(1);
     tracing::warn!(route = %route.config.name, error = %bad, "refused: unsigned");
     Refusal::Unsigned {

@@ -89,10 +89,10 @@ impl Postgres {
             .options([SESSION_MARK, ("statement_timeout", statement_timeout.as_str())])
             .options(PLAN_BY_INDEX);
         let mut link = match PgConnection::connect_with(&own).await {
-            Ok(connection) => Link { connection, pooled: false },
+            Ok(connection) => Link { connection, pooled: false, copies_expected: false },
             Err(error) if refuses_options(&error) => {
                 let connection = PgConnection::connect_with(server).await.map_err(Trouble::Lost)?;
-                Link { connection, pooled: true }
+                Link { connection, pooled: true, copies_expected: false }
             }
             Err(error) => return Err(Trouble::Lost(error)),
         };
@@ -120,6 +120,8 @@ pub(super) struct Link {
     /// Something pools behind the URL: consecutive transactions may meet different sessions, so statements are
     /// not prepared by name, and everything runs inside an explicit transaction.
     pooled: bool,
+    /// Many of the last batch's claims were copies.
+    copies_expected: bool,
 }
 
 impl Link {
