@@ -17,6 +17,7 @@ mod docs;
 mod drain;
 mod durable;
 mod embedded;
+mod failover;
 mod handshakes;
 mod hot;
 mod init;
