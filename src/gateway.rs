@@ -92,7 +92,10 @@ impl Gateway {
     pub async fn start(config: Config, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
         // Fails only where a provider is installed already, which is then the same one.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let tls = tls(&config)?;
+        let tls = Tls::open(&config.tls)?;
+        if config.has_encrypted_apps() {
+            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+        }
         let listen = &config.listen;
         let sockets = listen::reuse_port_listeners(listen.public, listen.workers)
             .with_context(|| format!("[listen] public: can't listen on {}", listen.public))?;
@@ -128,16 +131,16 @@ impl Gateway {
             grace: listen.grace,
         };
         gateway.spawn_workers(&config, sockets, &ledger, &shared, &tls)?;
-        gateway.spawn_housekeeping(&ledger, &stores, &prometheus, &tls);
+        gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
         gateway.spawn_admin(&config, admin_socket, ledger, shared, (prometheus, stores), &tls);
+        gateway.tracker.spawn(gateway.stopping.clone().run_until_cancelled_owned(Arc::clone(&tls).watch()));
         if is_single(&config) {
             tracing::warn!(
                 "the stores are embedded: this is a single instance, a second gateway would not see its events"
             );
         }
-        let is_tls = |listener: &crate::tls::ListenerTls| listener.acceptor().is_some();
-        tracing::info!(listener = "public", address = %public, tls = is_tls(&tls.public), "listening");
-        tracing::info!(listener = "admin", address = %admin, tls = is_tls(&tls.admin), "listening");
+        tracing::info!(listener = "public", address = %public, tls = tls.public.is_on(), "listening");
+        tracing::info!(listener = "admin", address = %admin, tls = tls.admin.is_on(), "listening");
         Ok(gateway)
     }
 
@@ -209,15 +212,7 @@ impl Gateway {
         Ok(())
     }
 
-    fn spawn_housekeeping(
-        &self,
-        ledger: &Ledger,
-        stores: &Stores,
-        prometheus: &PrometheusHandle,
-        tls: &Arc<Tls>,
-    ) {
-        let (tls, stop) = (Arc::clone(tls), self.stopping.clone());
-        self.tracker.spawn(async move { stop.run_until_cancelled(tls.watch()).await });
+    fn spawn_housekeeping(&self, ledger: &Ledger, stores: &Stores, prometheus: &PrometheusHandle) {
         let (durable, stores, stop) = (ledger.durable().clone(), stores.clone(), self.stopping.clone());
         self.tracker.spawn(async move { stop.run_until_cancelled(sweep(durable, stores)).await });
         let (prometheus, stop) = (prometheus.clone(), self.stopping.clone());
@@ -281,16 +276,6 @@ fn is_single(config: &Config) -> bool {
         (_, config::Durable::Sqlite { .. }) => true,
         (config::Hot::Memory { .. } | config::Hot::Redis(_), config::Durable::Postgres(_)) => false,
     }
-}
-
-/// Reads every certificate, and the system's roots where an app is `https://` and nothing else is trusted.
-fn tls(config: &Config) -> anyhow::Result<Arc<Tls>> {
-    let tls = Tls::open(&config.tls)?;
-    let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
-    if targets.any(|target| target.scheme == http::uri::Scheme::HTTPS) {
-        tls.app.prepare().map_err(|cause| anyhow::anyhow!("TLS to the app: {cause}"))?;
-    }
-    Ok(tls)
 }
 
 /// Deletes what expired, parks what lapsed, and tells how far behind it is.

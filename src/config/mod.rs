@@ -53,6 +53,14 @@ pub struct Config {
     pub log: Log,
 }
 
+impl Config {
+    /// Whether any app is reached through TLS.
+    pub fn has_encrypted_apps(&self) -> bool {
+        let mut targets = self.upstream.iter().chain(self.routes.iter().map(|route| &route.upstream));
+        targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
+    }
+}
+
 /// How to log. `UMAVEZ_LOG` in the environment stands before `level`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {

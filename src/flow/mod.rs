@@ -87,7 +87,7 @@ impl Flow {
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
         match found {
-            // Boxed: hyper moves a request's future, and this is the larger part of it.
+            // Boxed, as passing through is: hyper moves a request's future, and keeps room for it per connection.
             Found::Event { route, path_params } => {
                 Box::pin(self.once(route, path_params, request, caller)).await
             }
@@ -124,7 +124,8 @@ impl Flow {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return answer.map(Body::from);
         };
-        let answer = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot).await;
+        let passing = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot);
+        let answer = Box::pin(passing).await;
         metrics::passed(answer.status());
         answer
     }

@@ -118,6 +118,10 @@ impl ListenerTls {
         current.as_ref().map(|config| TlsAcceptor::from(Arc::clone(config)))
     }
 
+    pub fn is_on(&self) -> bool {
+        self.acceptor().is_some()
+    }
+
     /// The handshake, counted. The caller bounds its time.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ mod model;
 mod nodes;
 mod observability;
 mod pass;
+mod presets;
+mod properties;
 mod providers;
 mod proxy;
 mod redact;
