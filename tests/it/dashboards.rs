@@ -342,7 +342,7 @@ fn tables() -> BTreeSet<String> {
 
 fn names_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    words.filter(|word| word.starts_with("umavez_") && *word != "umavez_").map(str::to_owned).collect()
+    words.filter(|word| word.starts_with("umavez_") && !word.ends_with('_')).map(str::to_owned).collect()
 }
 
 /// A histogram's name without what Prometheus appends to it.
