@@ -4,9 +4,12 @@
 //! to Redis. The calling thread's runtime runs what is shared: the durable store's writer, the sweeper, the admin
 //! listener and the signals.
 
+mod housekeeping;
+mod probe;
+mod workers;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -20,30 +23,21 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use probe::{Probed, probe};
+
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::flow::{Flow, Route, Routes, Shared, Tunnels};
 use crate::ledger::Ledger;
-use crate::ledger::durable::{Durable, DurableError, Unfit};
+use crate::ledger::durable::Durable;
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
 use crate::metrics::{self, Stores};
-use crate::upstream::headers::Caller;
 use crate::upstream::{Body, Upstream, system_roots};
 
-/// How often expired rows are looked for.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Rows deleted by one statement of the sweeper.
-const SWEEP_ROWS: usize = 1000;
-/// Past so many held events the gauge stands still: somebody must look long before.
-const HELD_COUNTED_MAX: usize = 1000;
-/// How often histograms are folded, so that they stay small between two scrapes.
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// Connections that the admin listener serves at once.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
-/// How long a store may take to answer a probe.
-const PROBE_MAX: Duration = Duration::from_secs(10);
 /// How long the last settlements may take after the last request has ended.
 const FLUSH_MAX: Duration = Duration::from_secs(10);
 
@@ -166,57 +160,6 @@ impl Gateway {
         Ok(())
     }
 
-    fn spawn_workers(
-        &mut self,
-        config: &Config,
-        sockets: Vec<std::net::TcpListener>,
-        ledger: &Ledger,
-        shared: &Arc<Shared>,
-    ) -> anyhow::Result<()> {
-        let slots = Slots::new(config.limits.connections_max);
-        let tls = tls(config)?;
-        let trusted: Arc<[ipnet::IpNet]> = config.listen.trusted_proxies.clone().into();
-        for (index, socket) in sockets.into_iter().enumerate() {
-            let (ended, end) = oneshot::channel();
-            let tracker = TaskTracker::new();
-            let listening = Listening {
-                limits: config.limits.clone(),
-                slots: slots.clone(),
-                shutdown: self.draining.clone(),
-                tracker: tracker.clone(),
-            };
-            let (ledger, shared, trusted) = (ledger.clone(), Arc::clone(shared), Arc::clone(&trusted));
-            let upstream = Upstream::new(&config.limits, tls.clone());
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
-                runtime.block_on(async move {
-                    let served = serve(socket, listening, upstream, ledger, shared, trusted).await;
-                    if let Err(error) = served {
-                        tracing::error!(error = format!("{error:#}"), "a serving thread ended");
-                    }
-                    tracker.close();
-                    tracker.wait().await;
-                });
-                // Nobody listens any more if the gateway has given up waiting.
-                ended.send(()).ok();
-            })?;
-            self.workers.push(end);
-        }
-        Ok(())
-    }
-
-    fn spawn_housekeeping(&self, ledger: &Ledger, stores: &Stores, prometheus: &PrometheusHandle) {
-        let (durable, stores, stop) = (ledger.durable().clone(), stores.clone(), self.stopping.clone());
-        self.tracker.spawn(async move { stop.run_until_cancelled(sweep(durable, stores)).await });
-        let (prometheus, stop) = (prometheus.clone(), self.stopping.clone());
-        self.tracker.spawn(async move {
-            let mut every = tokio::time::interval(UPKEEP_EVERY);
-            while stop.run_until_cancelled(every.tick()).await.is_some() {
-                prometheus.run_upkeep();
-            }
-        });
-    }
-
     fn spawn_admin(
         &self,
         config: &Config,
@@ -246,22 +189,6 @@ impl Gateway {
     }
 }
 
-/// One serving thread.
-async fn serve(
-    socket: std::net::TcpListener,
-    listening: Listening,
-    upstream: Upstream,
-    ledger: Ledger,
-    shared: Arc<Shared>,
-    trusted: Arc<[ipnet::IpNet]>,
-) -> anyhow::Result<()> {
-    let ledger = ledger.on_this_worker(&listening.tracker).await;
-    let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
-    let flow = Flow::new(ledger, upstream, shared, tunnels);
-    listen::serve(TcpListener::from_std(socket)?, PublicDoor { flow, trusted }, listening).await;
-    Ok(())
-}
-
 /// Whether the events are known to this process, or this machine, alone.
 fn is_single(config: &Config) -> bool {
     match (&config.hot, &config.durable) {
@@ -280,54 +207,6 @@ fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
         .map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
 }
 
-/// Deletes what expired, parks what lapsed, and tells how far behind it is.
-async fn sweep(durable: Durable, stores: Stores) {
-    let mut every = tokio::time::interval(SWEEP_EVERY);
-    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        every.tick().await;
-        loop {
-            let swept = match durable.sweep(SWEEP_ROWS).await {
-                Ok(swept) => swept,
-                Err(error) => {
-                    stores.durable_failed(&error);
-                    break;
-                }
-            };
-            if swept.held > 0 {
-                tracing::warn!(
-                    events = swept.held,
-                    "held: their leases lapsed, and nobody knows whether the app has processed them"
-                );
-            }
-            stores.swept(swept.deleted, swept.lag);
-            if usize::try_from(swept.deleted).is_ok_and(|deleted| deleted < SWEEP_ROWS) {
-                break;
-            }
-        }
-        match durable.held(HELD_COUNTED_MAX).await {
-            Ok(held) => stores.held(held.len()),
-            Err(error) => stores.durable_failed(&error),
-        }
-    }
-}
-
-/// The public listener's handler.
-#[derive(Clone)]
-struct PublicDoor {
-    flow: Flow,
-    trusted: Arc<[ipnet::IpNet]>,
-}
-
-impl Handler for PublicDoor {
-    async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        let address = peer.address.ip().to_canonical();
-        let trusted = self.trusted.iter().any(|network| network.contains(&address));
-        let caller = Caller { address, secure: peer.secure, trusted };
-        self.flow.receive(request, caller, peer.slot()).await
-    }
-}
-
 /// The admin listener's handler.
 #[derive(Clone)]
 struct AdminDoor(Arc<Admin>);
@@ -336,58 +215,4 @@ impl Handler for AdminDoor {
     async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         self.0.receive(request, peer.address).await.map(Body::from)
     }
-}
-
-/// What a store said to [`probe`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probed {
-    Answers,
-    /// Another process, most likely the running gateway, has the file.
-    InUse,
-    /// The file is not there yet; a start creates it.
-    NotYet,
-}
-
-/// Asks both stores whether they would serve this configuration; each answer with the store's section. Creates no
-/// file.
-///
-/// # Errors
-/// When no runtime can be had.
-pub fn probe(config: &Config) -> anyhow::Result<[(&'static str, anyhow::Result<Probed>); 2]> {
-    drop(rustls::crypto::ring::default_provider().install_default());
-    Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let tracker = TaskTracker::new();
-        let hot = async {
-            let (hot, _pushes) = Hot::open(&config.hot, &tracker).await?;
-            let answer = hot.ping().await;
-            hot.close();
-            answer?;
-            Ok(Probed::Answers)
-        };
-        let hot = tokio::time::timeout(PROBE_MAX, hot).await;
-        let durable = tokio::time::timeout(PROBE_MAX, probe_durable(config, &tracker)).await;
-        let late = |_| Err(anyhow::anyhow!("no answer within {PROBE_MAX:?}"));
-        Ok([("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))])
-    })
-}
-
-async fn probe_durable(config: &Config, tracker: &TaskTracker) -> anyhow::Result<Probed> {
-    if let config::Durable::Sqlite { path } = &config.durable
-        && !path.try_exists().with_context(|| format!("the file {}", path.display()))?
-    {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let there = folder.is_none_or(std::path::Path::is_dir);
-        anyhow::ensure!(there, "the folder of {} is not there", path.display());
-        return Ok(Probed::NotYet);
-    }
-    let durable = match Durable::open(&config.durable, &config.limits, tracker).await {
-        Err(DurableError::Unfit(unfit)) if matches!(*unfit, Unfit::Shared { .. }) => {
-            return Ok(Probed::InUse);
-        }
-        opened => opened?,
-    };
-    let answer = durable.ping().await;
-    durable.close().await;
-    answer?;
-    Ok(Probed::Answers)
 }
