@@ -34,6 +34,9 @@ const OWN_DURATION: &str = "umavez_own_duration_seconds";
 const UPSTREAM_DURATION: &str = "umavez_upstream_duration_seconds";
 const STORE_DURATION: &str = "umavez_store_duration_seconds";
 const PASSED: &str = "umavez_passed_total";
+const RELOADS: &str = "umavez_config_reloads_total";
+const RELOADED: &str = "umavez_config_last_reload_successful";
+const RELOADED_AT: &str = "umavez_config_last_reload_success_timestamp_seconds";
 const BUILD_INFO: &str = "umavez_build_info";
 
 /// Upper bounds of every latency histogram, in seconds.
@@ -76,6 +79,9 @@ fn describe() {
     describe_histogram!(UPSTREAM_DURATION, Unit::Seconds, "The app's share of a request.");
     describe_histogram!(STORE_DURATION, Unit::Seconds, "Calls to the stores.");
     describe_counter!(PASSED, "Requests passed through without dedup, by what the app answered.");
+    describe_counter!(RELOADS, "Times that the configuration was read again, by what came of it.");
+    describe_gauge!(RELOADED, "1 where what was read last is what runs.");
+    describe_gauge!(RELOADED_AT, Unit::Seconds, "When what runs was read, seconds since 1970.");
     describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
 }
 
@@ -299,6 +305,44 @@ impl Stores {
 impl Default for Stores {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// What became of the configuration file.
+#[derive(Clone, Debug)]
+pub struct Reloads {
+    good: Counter,
+    bad: Counter,
+    last_good: Gauge,
+    last_at: Gauge,
+}
+
+impl Reloads {
+    /// The start counts as read, not as read again. Times are since the Unix epoch.
+    pub fn new(read_at: Duration) -> Self {
+        let reloads = Self {
+            good: counter!(RELOADS, "result" => "success"),
+            bad: counter!(RELOADS, "result" => "failure"),
+            last_good: gauge!(RELOADED),
+            last_at: gauge!(RELOADED_AT),
+        };
+        reloads.runs_since(read_at);
+        reloads
+    }
+
+    pub fn succeeded(&self, at: Duration) {
+        self.good.increment(1);
+        self.runs_since(at);
+    }
+
+    pub fn failed(&self) {
+        self.bad.increment(1);
+        self.last_good.set(0.0);
+    }
+
+    fn runs_since(&self, at: Duration) {
+        self.last_good.set(1.0);
+        self.last_at.set(at.as_secs_f64());
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use umavez::config::{Config, Secret, Warning, WithoutFile};
+use umavez::config::{Config, ConfigFile, Secret, Warning, WithoutFile};
+use umavez::gateway::Start;
 
 use super::{Failure, environment, load, log};
 
@@ -49,12 +50,13 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let file = self.config.clone().map(|path| ConfigFile { path, env: environment() });
         let (config, warnings) = self.config()?;
         let _flushed_at_the_end = log::start(&config.log)?;
         for warning in &warnings {
             tracing::warn!(place = %warning.place, field = warning.field, "{}", warning.text);
         }
-        umavez::gateway::run(config).map_err(Failure::Other)
+        umavez::gateway::run(config, Start { file, ..Start::default() }).map_err(Failure::Other)
     }
 
     fn config(self) -> Result<(Config, Vec<Warning>), Failure> {

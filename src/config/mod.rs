@@ -1,6 +1,7 @@
 //! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
 //! problem is told at once, with its place and its mend.
 
+mod changes;
 mod credentials;
 mod embedded;
 mod fields;
@@ -23,8 +24,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use changes::Changes;
 pub use embedded::WithoutFile;
 pub use fields::FIELDS;
+pub use load::ConfigFile;
 pub use pattern::{RoutePath, Scope};
 pub use problem::{ConfigErrors, Fault, Place, Problem, Warning};
 pub use secret::Secret;
@@ -85,7 +88,7 @@ pub struct Listen {
     pub grace: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hot {
     /// In the process, at most so many bytes.
     Memory {
@@ -94,7 +97,7 @@ pub enum Hot {
     Redis(RedisConfig),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
     /// `redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`; may hold a password, so it is a secret.
     pub url: Secret,
@@ -104,13 +107,13 @@ pub struct RedisConfig {
     pub timeout: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Durable {
     Sqlite { path: PathBuf },
     Postgres(PostgresConfig),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresConfig {
     pub url: Secret,
     /// How long one statement may take before the store counts as unreachable; default 5 s.
@@ -156,6 +159,9 @@ pub struct RouteConfig {
     /// 503 unless the route chooses 409.
     pub in_flight_answer: http::StatusCode,
     pub body_limit: usize,
+    /// `limits.body_timeout` and `limits.answer_bytes_max`, which hold for every route.
+    pub body_timeout: Duration,
+    pub answer_bytes_max: usize,
     pub done: StatusSet,
     pub on_keyless: OnKeyless,
     pub on_unsigned: OnUnsigned,

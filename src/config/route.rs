@@ -12,7 +12,7 @@ use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
 use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
-    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
+    DuplicateAnswer, Limits, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
     handshake, providers, units,
 };
 use crate::ledger::{OnUnknown, Terms};
@@ -35,7 +35,7 @@ const KEY_PARTS_MAX: usize = 16;
 pub(super) struct Around<'a> {
     pub(super) providers: &'a providers::Known,
     pub(super) upstream: Option<&'a Target>,
-    pub(super) answer_bytes_max: usize,
+    pub(super) limits: &'a Limits,
 }
 
 /// Reads the route at `table`, the `number`th of the file. `None` where it is so wrong that there is no route;
@@ -75,7 +75,7 @@ pub(super) fn read<'a>(
     };
     let times = times(&route, provider.as_deref());
     let receipt_limit = route.size("receipt_limit", 0..=16 * MIB).unwrap_or(64 * 1024);
-    if receipt_limit > around.answer_bytes_max {
+    if receipt_limit > around.limits.answer_bytes_max {
         let fault = Fault::new("is above limits.answer_bytes_max", "lower it, or raise the other");
         route.fail("receipt_limit", fault);
     }
@@ -93,6 +93,8 @@ pub(super) fn read<'a>(
         in_flight_wait: times.in_flight_wait,
         in_flight_answer: in_flight_answer(&route, provider.as_deref()),
         body_limit: route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB),
+        body_timeout: around.limits.body_timeout,
+        answer_bytes_max: around.limits.answer_bytes_max,
         done: done(&route, provider.as_deref()),
         on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
         on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),

@@ -4,6 +4,7 @@ mod answer;
 pub mod body;
 mod forward;
 mod handshake;
+mod live;
 pub mod pass;
 mod plan;
 mod prepared;
@@ -21,14 +22,15 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::clock::{Clock, monotonic};
-use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
+use crate::config::{OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
-use crate::listen::Slot;
+use crate::listen::{Peer, Slot};
 use crate::metrics;
 use crate::providers::{BadSignature, Items};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
+pub use live::{Live, Shared};
 pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::{Done, Work};
@@ -40,19 +42,11 @@ pub use route::{RouteConflict, RouteTable};
 pub struct Flow {
     ledger: Ledger,
     upstream: Arc<Upstream>,
-    shared: Arc<Shared>,
+    /// Looked at once for each request, when it comes.
+    live: Live,
+    clock: Clock,
     /// What outlives a request's connection: drain waits for it.
     tunnels: Tunnels,
-}
-
-/// What all serving threads share.
-#[derive(Debug)]
-pub struct Shared {
-    pub routes: Routes,
-    /// Where what matches no route goes.
-    pub default: Option<Target>,
-    pub limits: Limits,
-    pub clock: Clock,
 }
 
 /// A request of a dedup route that has arrived whole.
@@ -76,22 +70,25 @@ enum Arrival {
 }
 
 impl Flow {
-    pub fn new(ledger: Ledger, upstream: Upstream, shared: Arc<Shared>, tunnels: Tunnels) -> Self {
-        Self { ledger, upstream: Arc::new(upstream), shared, tunnels }
+    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Self {
+        Self { ledger, upstream: Arc::new(upstream), live, clock, tunnels }
     }
 
     /// Answers one request, whatever becomes of it.
-    pub async fn receive(&self, request: Request<Incoming>, caller: Caller, slot: Slot) -> Response<Body> {
+    pub async fn receive(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-        let found = self.shared.routes.find(request.method(), host, request.uri().path());
+        let (found, caller) = self
+            .live
+            .look(|shared| (shared.find(request.method(), host, request.uri().path()), shared.caller(&peer)));
+        let slot = peer.slot();
         match found {
             Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
                 None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
             },
-            Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
+            Found::Nothing(default) => self.pass(default.as_deref(), request, caller, slot).await,
         }
     }
 
@@ -157,9 +154,7 @@ impl Flow {
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
-        let raw = body::read(incoming, config.body_limit, self.shared.limits.body_timeout)
-            .await
-            .map_err(refusal)?;
+        let raw = body::read(incoming, config.body_limit, config.body_timeout).await.map_err(refusal)?;
         let decoded = match body::decoded(&parts.headers, &raw, config.body_limit) {
             Ok(decoded) => decoded,
             Err(body::BodyError::TooLarge(limit)) => return Err(Refusal::TooLarge(limit)),
@@ -169,7 +164,7 @@ impl Flow {
             ) => raw.clone(),
         };
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
-        let now = self.shared.clock.now();
+        let now = self.clock.now();
         let unsigned = route.unsigned_handshake(&arrived);
         if unsigned.is_none() {
             route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad))?;
@@ -198,7 +193,7 @@ impl Flow {
     }
 
     async fn send(&self, config: &RouteConfig, request: Request<Bytes>) -> Outcome {
-        let longest = self.shared.limits.answer_bytes_max;
+        let longest = config.answer_bytes_max;
         match self.upstream.forward(&config.upstream, request, config.timeout, longest).await {
             Outcome::Answered(mut answer) => {
                 headers::drop_reserved(answer.headers_mut());

@@ -286,7 +286,7 @@ impl Run<'_> {
             })
             .collect();
         let body = (answer.body().len() <= config.receipt_limit).then(|| answer.body().clone());
-        Receipt { status: answer.status().as_u16(), headers, body, at: self.flow.shared.clock.now() }
+        Receipt { status: answer.status().as_u16(), headers, body, at: self.flow.clock.now() }
     }
 
     fn count(&self, said: Said, items: usize) {

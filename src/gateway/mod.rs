@@ -6,6 +6,7 @@
 
 mod housekeeping;
 mod probe;
+mod reload;
 mod workers;
 
 use std::net::SocketAddr;
@@ -18,22 +19,23 @@ use hyper::body::Incoming;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use probe::{Probed, probe};
+use reload::Reloader;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Token, WAITING_RELOADS_MAX};
 use crate::clock::Clock;
-use crate::config::{self, Config};
-use crate::flow::{Flow, Route, Routes, Shared, Tunnels};
+use crate::config::{self, Config, ConfigFile, Limits};
+use crate::flow::{Flow, Live, Tunnels};
 use crate::ledger::Ledger;
 use crate::ledger::durable::Durable;
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
-use crate::metrics::{self, Stores};
+use crate::metrics::{self, Reloads, Stores};
 use crate::upstream::{Body, Upstream, system_roots};
 
 /// Connections that the admin listener serves at once.
@@ -54,16 +56,26 @@ pub struct Gateway {
     grace: Duration,
 }
 
+/// What a gateway is started with besides its configuration.
+#[derive(Default)]
+pub struct Start {
+    /// Where the configuration came from, to read it again; `None` where it was no file.
+    pub file: Option<ConfigFile>,
+    /// What asks for that, besides the admin listener.
+    pub hangup: Option<Signal>,
+}
+
 /// Runs until SIGTERM or SIGINT, then drains. Blocks the calling thread.
 ///
 /// # Errors
 /// When a socket can't be bound, a store can't be opened, or the drain took longer than its grace.
-pub fn run(config: Config) -> anyhow::Result<()> {
+pub fn run(config: Config, mut start: Start) -> anyhow::Result<()> {
     let prometheus = metrics::install().context("the metrics recorder")?;
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let gateway = Gateway::start(config, prometheus).await?;
+        start.hangup = Some(signal(SignalKind::hangup())?);
+        let gateway = Gateway::start(config, prometheus, start).await?;
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -82,7 +94,7 @@ impl Gateway {
     ///
     /// # Errors
     /// When a socket can't be bound or a store can't be opened.
-    pub async fn start(config: Config, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
+    pub async fn start(config: Config, prometheus: PrometheusHandle, start: Start) -> anyhow::Result<Self> {
         // Fails only where a provider is installed already, which is then the same one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let listen = &config.listen;
@@ -101,14 +113,7 @@ impl Gateway {
             Durable::open(&config.durable, &config.limits, &tracker).await.context("the durable store")?;
         let hot = Hot::open(&config.hot, &tracker).await.context("the hot store")?;
         let ledger = Ledger::new(hot, durable, Clock::System, stores.clone(), (&tracker, &stopping));
-        let shared = Arc::new(Shared {
-            routes: Routes::new(
-                config.routes.iter().map(|route| Route::new(Arc::clone(route))).collect::<Result<_, _>>()?,
-            )?,
-            default: config.upstream.clone(),
-            limits: config.limits.clone(),
-            clock: Clock::System,
-        });
+        let live = Live::new(reload::shared(&config)?);
         let mut gateway = Self {
             public,
             admin,
@@ -119,9 +124,23 @@ impl Gateway {
             ledger: ledger.clone(),
             grace: listen.grace,
         };
-        gateway.spawn_workers(&config, sockets, &ledger, &shared)?;
+        let tls = tls(&config)?;
+        gateway.spawn_workers(&config, sockets, &ledger, &live, tls.as_ref())?;
         gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
-        gateway.spawn_admin(&config, admin_socket, ledger, shared, (prometheus, stores))?;
+        let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
+        let token = Token::new(listen.admin_token.clone());
+        let upstream = Upstream::new(&config.limits, tls.clone());
+        let tunnels = Tunnels { tracker: gateway.tracker.clone(), shutdown: gateway.stopping.clone() };
+        let admin_room = Admin {
+            flow: Flow::new(ledger.clone(), upstream, live.clone(), Clock::System, tunnels),
+            ledger,
+            prometheus,
+            stores,
+            token: token.clone(),
+            reloads,
+            draining: gateway.draining.clone(),
+        };
+        gateway.spawn_admin(&config.limits, admin_socket, admin_room);
         if is_single(&config) {
             tracing::warn!(
                 "the stores are embedded: this is a single instance, a second gateway would not see its events"
@@ -129,6 +148,15 @@ impl Gateway {
         }
         tracing::info!(listener = "public", address = %public, "listening");
         tracing::info!(listener = "admin", address = %admin, "listening");
+        let reloader = Reloader {
+            file: start.file,
+            running: config,
+            live,
+            token,
+            metrics: Reloads::new(Duration::from_millis(Clock::System.now().0)),
+            has_roots: tls.is_some(),
+        };
+        gateway.tracker.spawn(reloader.run(start.hangup, wishes, gateway.stopping.clone()));
         Ok(gateway)
     }
 
@@ -160,32 +188,14 @@ impl Gateway {
         Ok(())
     }
 
-    fn spawn_admin(
-        &self,
-        config: &Config,
-        socket: TcpListener,
-        ledger: Ledger,
-        shared: Arc<Shared>,
-        (prometheus, stores): (PrometheusHandle, Stores),
-    ) -> anyhow::Result<()> {
-        let upstream = Upstream::new(&config.limits, tls(config)?);
-        let tunnels = Tunnels { tracker: self.tracker.clone(), shutdown: self.stopping.clone() };
-        let admin = Admin {
-            flow: Flow::new(ledger.clone(), upstream, shared, tunnels),
-            ledger,
-            prometheus,
-            stores,
-            token: config.listen.admin_token.clone(),
-            draining: self.draining.clone(),
-        };
+    fn spawn_admin(&self, limits: &Limits, socket: TcpListener, admin: Admin) {
         let listening = Listening {
-            limits: config.limits.clone(),
+            limits: limits.clone(),
             slots: Slots::new(ADMIN_CONNECTIONS_MAX),
             shutdown: self.stopping.clone(),
             tracker: self.tracker.clone(),
         };
         self.tracker.spawn(listen::serve(socket, AdminDoor(Arc::new(admin)), listening));
-        Ok(())
     }
 }
 
@@ -199,12 +209,16 @@ fn is_single(config: &Config) -> bool {
 
 /// What reaching an `https://` app needs; nothing is read where every app is `http://`.
 fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
-    let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
-    let secure = targets.any(|target| target.scheme == http::uri::Scheme::HTTPS);
-    secure
+    is_secure(config)
         .then(system_roots)
         .transpose()
         .map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
+}
+
+/// Whether an app is reached by `https://`.
+fn is_secure(config: &Config) -> bool {
+    let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
+    targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
 }
 
 /// The admin listener's handler.

@@ -10,12 +10,12 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use super::{Gateway, tls};
+use super::Gateway;
+use crate::clock::Clock;
 use crate::config::Config;
-use crate::flow::{Flow, Shared, Tunnels};
+use crate::flow::{Flow, Live, Tunnels};
 use crate::ledger::Ledger;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
-use crate::upstream::headers::Caller;
 use crate::upstream::{Body, Upstream};
 
 impl Gateway {
@@ -24,11 +24,10 @@ impl Gateway {
         config: &Config,
         sockets: Vec<std::net::TcpListener>,
         ledger: &Ledger,
-        shared: &Arc<Shared>,
+        live: &Live,
+        tls: Option<&Arc<rustls::ClientConfig>>,
     ) -> anyhow::Result<()> {
         let slots = Slots::new(config.limits.connections_max);
-        let tls = tls(config)?;
-        let trusted: Arc<[ipnet::IpNet]> = config.listen.trusted_proxies.clone().into();
         for (index, socket) in sockets.into_iter().enumerate() {
             let (ended, end) = oneshot::channel();
             let tracker = TaskTracker::new();
@@ -38,12 +37,12 @@ impl Gateway {
                 shutdown: self.draining.clone(),
                 tracker: tracker.clone(),
             };
-            let (ledger, shared, trusted) = (ledger.clone(), Arc::clone(shared), Arc::clone(&trusted));
-            let upstream = Upstream::new(&config.limits, tls.clone());
+            let (ledger, live) = (ledger.clone(), live.clone());
+            let upstream = Upstream::new(&config.limits, tls.cloned());
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
-                    let served = serve(socket, listening, upstream, ledger, shared, trusted).await;
+                    let served = serve(socket, listening, upstream, ledger, live).await;
                     if let Err(error) = served {
                         tracing::error!(error = format!("{error:#}"), "a serving thread ended");
                     }
@@ -65,28 +64,21 @@ async fn serve(
     listening: Listening,
     upstream: Upstream,
     ledger: Ledger,
-    shared: Arc<Shared>,
-    trusted: Arc<[ipnet::IpNet]>,
+    live: Live,
 ) -> anyhow::Result<()> {
     let ledger = ledger.on_this_worker(&listening.tracker).await;
     let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
-    let flow = Flow::new(ledger, upstream, shared, tunnels);
-    listen::serve(TcpListener::from_std(socket)?, PublicDoor { flow, trusted }, listening).await;
+    let flow = Flow::new(ledger, upstream, live, Clock::System, tunnels);
+    listen::serve(TcpListener::from_std(socket)?, PublicDoor(flow), listening).await;
     Ok(())
 }
 
 /// The public listener's handler.
 #[derive(Clone)]
-struct PublicDoor {
-    flow: Flow,
-    trusted: Arc<[ipnet::IpNet]>,
-}
+struct PublicDoor(Flow);
 
 impl Handler for PublicDoor {
     async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        let address = peer.address.ip().to_canonical();
-        let trusted = self.trusted.iter().any(|network| network.contains(&address));
-        let caller = Caller { address, secure: peer.secure, trusted };
-        self.flow.receive(request, caller, peer.slot()).await
+        self.0.receive(request, peer).await
     }
 }
