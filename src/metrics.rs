@@ -57,7 +57,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 }
 
 fn describe() {
-    describe_counter!(ITEMS, "Items by route, provider and verdict.");
+    describe_counter!(ITEMS, "Items by route, provider, mode and verdict.");
     describe_counter!(REQUESTS, "Requests of dedup routes by class of answer.");
     describe_counter!(DUPLICATES, "Duplicates by the layer that knew them.");
     describe_counter!(CONFLICTS, "Duplicates whose bytes differ from those of the event that was processed.");
@@ -179,19 +179,20 @@ pub struct Route {
 
 impl Route {
     /// Registers every series of the route, so that each is there from the start with 0.
-    pub fn new(name: &Arc<str>, provider: &str) -> Self {
+    /// Verdicts carry the route's mode: in shadow they were counted, and nothing else came of them.
+    pub fn new(name: &Arc<str>, provider: &str, mode: &'static str) -> Self {
         let route = || name.to_string();
         let provider = provider.to_owned();
         Self {
             items: Said::ALL.map(|said| {
-                counter!(ITEMS, "route" => route(), "provider" => provider.clone(), "verdict" => said.label())
+                counter!(ITEMS, "route" => route(), "provider" => provider.clone(), "mode" => mode, "verdict" => said.label())
             }),
             requests: Answer::ALL
-                .map(|answer| counter!(REQUESTS, "route" => route(), "answer" => answer.label())),
+                .map(|answer| counter!(REQUESTS, "route" => route(), "mode" => mode, "answer" => answer.label())),
             duplicates: [Layer::Hot, Layer::Durable, Layer::Waited]
-                .map(|layer| counter!(DUPLICATES, "route" => route(), "layer" => layer.label())),
-            conflicts: counter!(CONFLICTS, "route" => route()),
-            unsigned: counter!(UNSIGNED, "route" => route()),
+                .map(|layer| counter!(DUPLICATES, "route" => route(), "mode" => mode, "layer" => layer.label())),
+            conflicts: counter!(CONFLICTS, "route" => route(), "mode" => mode),
+            unsigned: counter!(UNSIGNED, "route" => route(), "mode" => mode),
             answered: counter!(OUTCOMES, "route" => route(), "outcome" => "answered"),
             never_sent: counter!(OUTCOMES, "route" => route(), "outcome" => "never_sent"),
             unknown: counter!(OUTCOMES, "route" => route(), "outcome" => "unknown"),

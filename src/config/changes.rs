@@ -58,13 +58,14 @@ impl Config {
 
 impl Listen {
     fn adopt(&mut self, new: Self, changes: &mut Changes) {
-        let Self { public, admin, admin_token, trusted_proxies, workers, grace } = new;
+        let Self { public, admin, admin_token, trusted_proxies, workers, grace, handover } = new;
         changes.leave("listen.public", &self.public, &public);
         changes.leave("listen.admin", &self.admin, &admin);
         changes.note("listen.admin_token", &mut self.admin_token, admin_token);
         changes.note("listen.trusted_proxies", &mut self.trusted_proxies, trusted_proxies);
         changes.leave("listen.workers", &self.workers, &workers);
         changes.leave("listen.grace", &self.grace, &grace);
+        changes.leave("listen.handover", &self.handover, &handover);
     }
 }
 

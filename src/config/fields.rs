@@ -4,7 +4,8 @@
 pub(super) const TOP: &[&str] =
     &["listen", "hot", "durable", "upstream", "limits", "log", "providers_dir", "route"];
 
-pub(super) const LISTEN: &[&str] = &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace"];
+pub(super) const LISTEN: &[&str] =
+    &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace", "handover"];
 
 pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "memory_limit"];
 
@@ -29,6 +30,7 @@ pub(super) const ROUTE: &[&str] = &[
     "name",
     "host",
     "path",
+    "mode",
     "method",
     "provider",
     "key",

@@ -86,6 +86,8 @@ pub struct Listen {
     pub workers: usize,
     /// How long a stop waits for what is under way; default 75 s (longer than the default route timeout).
     pub grace: Duration,
+    /// A Unix socket through which the next gateway process gets this one's listening sockets.
+    pub handover: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +145,7 @@ pub struct RouteConfig {
     pub name: Arc<str>,
     pub host: Option<String>,
     pub path: RoutePath,
+    pub mode: Mode,
     /// Methods whose requests are events; default every method but GET, HEAD, OPTIONS, (TRACE, CONNECT).
     pub methods: Option<Vec<http::Method>>,
     pub provider: Option<Arc<Provider>>,
@@ -177,6 +180,25 @@ pub struct RouteConfig {
     pub duplicate_answer: DuplicateAnswer,
     /// Request headers removed from first-seen forwards (retry markers).
     pub strip_headers: Vec<http::HeaderName>,
+}
+
+/// What a route does with the verdicts on its events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Copies are answered by the gateway.
+    #[default]
+    Inline,
+    /// Verdicts are counted, and everything is forwarded as it came.
+    Shadow,
+}
+
+impl Mode {
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Shadow => "shadow",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

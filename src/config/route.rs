@@ -12,8 +12,8 @@ use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
 use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
-    DuplicateAnswer, Limits, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, credentials, fields,
-    handshake, providers, units,
+    DuplicateAnswer, HandshakeBy, Limits, Mode, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target,
+    credentials, fields, handshake, providers, units,
 };
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::{ItemRules, Provider};
@@ -79,7 +79,9 @@ pub(super) fn read<'a>(
         let fault = Fault::new("is above limits.answer_bytes_max", "lower it, or raise the other");
         route.fail("receipt_limit", fault);
     }
-    Some(RouteConfig {
+    let mode = choice(&route, "mode", &MODES).unwrap_or_default();
+    let read = RouteConfig {
+        mode,
         methods: methods(&route),
         host,
         items: items?,
@@ -108,8 +110,28 @@ pub(super) fn read<'a>(
         name: name?.into(),
         path: path?,
         provider,
-    })
+    };
+    match mode {
+        Mode::Inline => Some(read),
+        Mode::Shadow => Some(shadow(&route, read)),
+    }
 }
+
+/// In shadow everything is forwarded as it came: what would hold, refuse, answer or take away gives way until the
+/// route's mode changes.
+fn shadow(route: &Section<'_>, written: RouteConfig) -> RouteConfig {
+    route.warn("mode", "in shadow: verdicts are counted, and every copy is forwarded");
+    RouteConfig {
+        terms: Terms { on_unknown: OnUnknown::Retry, ..written.terms },
+        on_keyless: OnKeyless::Forward,
+        on_durable_down: OnDurableDown::Reject,
+        handshake: HandshakeBy::App,
+        strip_headers: Vec::new(),
+        ..written
+    }
+}
+
+const MODES: [(&str, Mode); 2] = [("inline", Mode::Inline), ("shadow", Mode::Shadow)];
 
 const IN_FLIGHT_ANSWERS: [(&str, StatusCode); 2] =
     [("503", StatusCode::SERVICE_UNAVAILABLE), ("409", StatusCode::CONFLICT)];

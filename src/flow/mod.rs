@@ -12,6 +12,7 @@ mod proxy;
 mod resubmit;
 mod route;
 mod settle;
+mod shadow;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::clock::{Clock, monotonic};
-use crate::config::{OnUnsigned, RouteConfig, Target};
+use crate::config::{Mode, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::{Peer, Slot};
 use crate::metrics;
@@ -67,6 +68,8 @@ enum Arrival {
     Event(Work),
     /// What the provider sent to check the URL, answered.
     Handshake(Response<Bytes>),
+    /// In shadow, a body past the limit: what was read of it, and the request with the rest.
+    Longer(Bytes, Request<Incoming>),
 }
 
 impl Flow {
@@ -83,18 +86,21 @@ impl Flow {
             .look(|shared| (shared.find(request.method(), host, request.uri().path()), shared.caller(&peer)));
         let slot = peer.slot();
         match found {
-            Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
+            Found::Event { route, path_params } => self.once(route, path_params, request, caller, slot).await,
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
-                None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
+                None => self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await,
             },
-            Found::Nothing(default) => self.pass(default.as_deref(), request, caller, slot).await,
+            Found::Nothing(default) => {
+                self.pass(default.as_deref(), Bytes::new(), request, caller, slot).await
+            }
         }
     }
 
     async fn pass(
         &self,
         target: Option<&Target>,
+        read: Bytes,
         request: Request<Incoming>,
         caller: Caller,
         slot: Slot,
@@ -103,7 +109,7 @@ impl Flow {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return answer.map(Body::from);
         };
-        let answer = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot).await;
+        let answer = pass::pass(&self.upstream, target, (read, request), &caller, &self.tunnels, slot).await;
         metrics::passed(answer.status());
         answer
     }
@@ -115,12 +121,18 @@ impl Flow {
         path_params: Vec<(String, String)>,
         request: Request<Incoming>,
         caller: Caller,
+        slot: Slot,
     ) -> Response<Body> {
         let began = monotonic();
         let done = match self.arrive(&route, path_params, request, caller).await {
             Err(refusal) => refused(&refusal),
             Ok(Arrival::Event(work)) => self.to_the_end(work).await,
             Ok(Arrival::Handshake(answer)) => answered(answer),
+            Ok(Arrival::Longer(read, request)) => {
+                route.metrics.request(metrics::Answer::TooLarge);
+                // Boxed, as it is rare and large.
+                return Box::pin(self.pass(Some(&route.config.upstream), read, request, caller, slot)).await;
+            }
         };
         route.metrics.request(done.class);
         let took = began.elapsed();
@@ -130,6 +142,7 @@ impl Flow {
         tracing::info!(
             target: "umavez::request",
             route = &*route.config.name,
+            mode = (route.config.mode == Mode::Shadow).then_some("shadow"),
             verdict = done.said,
             answer = done.class.label(),
             status = done.answer.status().as_u16(),
@@ -151,23 +164,38 @@ impl Flow {
         caller: Caller,
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
+        let shadow = config.mode == Mode::Shadow;
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
-        let raw = body::read(incoming, config.body_limit, config.body_timeout).await.map_err(refusal)?;
+        let came = body::read(incoming, config.body_limit, config.body_timeout).await.map_err(refusal)?;
+        let raw = match came {
+            body::Came::Whole(raw) => raw,
+            body::Came::Longer(read, rest) if shadow => {
+                return Ok(Arrival::Longer(read, Request::from_parts(parts, rest)));
+            }
+            body::Came::Longer(_, _) => return Err(Refusal::TooLarge(config.body_limit)),
+        };
         let decoded = match body::decoded(&parts.headers, &raw, config.body_limit) {
             Ok(decoded) => decoded,
-            Err(body::BodyError::TooLarge(limit)) => return Err(Refusal::TooLarge(limit)),
+            Err(body::BodyError::TooLarge(limit)) if !shadow => return Err(Refusal::TooLarge(limit)),
             // What can't be decoded isn't understood: it passes, keyless.
             Err(
-                body::BodyError::Timeout(_) | body::BodyError::Broken(_) | body::BodyError::NotUnderstood,
+                body::BodyError::TooLarge(_)
+                | body::BodyError::Timeout(_)
+                | body::BodyError::Broken(_)
+                | body::BodyError::NotUnderstood,
             ) => raw.clone(),
         };
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
         let now = self.clock.now();
         let unsigned = route.unsigned_handshake(&arrived);
         if unsigned.is_none() {
-            route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad))?;
+            match route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad)) {
+                // It touches no store: else a forged event would be known when the mode changes.
+                Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
+                verified => verified?,
+            }
         }
         let mut items = if unsigned.is_some() { Items::none() } else { route.items(&arrived) };
         if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
@@ -176,7 +204,7 @@ impl Flow {
             }
             items = Items::none();
         }
-        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, replay: None }))
+        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, unsigned: false, replay: None }))
     }
 
     /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
@@ -228,7 +256,8 @@ fn refusal(error: body::BodyError) -> Refusal {
 
 fn unsigned_refusal(route: &Route, bad: &BadSignature) -> Refusal {
     route.metrics.unsigned.increment(1);
-    tracing::warn!(route = %route.config.name, error = %bad, "refused: unsigned");
+    let mode = route.config.mode.label();
+    tracing::warn!(route = %route.config.name, mode, error = %bad, "unsigned");
     Refusal::Unsigned {
         answer: match route.config.on_unsigned {
             OnUnsigned::Unauthorized => StatusCode::UNAUTHORIZED,

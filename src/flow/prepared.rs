@@ -86,7 +86,7 @@ impl Route {
         let signs_unchecked =
             signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
         let named = provider.map_or("none", |provider| &provider.name);
-        let metrics = metrics::Route::new(&config.name, named);
+        let metrics = metrics::Route::new(&config.name, named, config.mode.label());
         Ok(Self { metrics, verifier, signs_unchecked, config })
     }
 

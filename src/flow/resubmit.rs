@@ -76,7 +76,7 @@ impl Flow {
             age: Duration::from_millis(now.0.saturating_sub(record.first_claimed.0)),
         };
         let replay = Some(Replay { claimed, payload: Arc::new(payload) });
-        let done = self.to_the_end(Work { route, arrived, items, replay }).await;
+        let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay }).await;
         Ok(Resubmit { status: done.answer.status(), said: done.said })
     }
 }

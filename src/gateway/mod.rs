@@ -4,9 +4,12 @@
 //! to Redis. The calling thread's runtime runs what is shared: the durable store's writer, the sweeper, the admin
 //! listener and the signals.
 
+mod handover;
 mod housekeeping;
+mod notify;
 mod probe;
 mod reload;
+mod sockets;
 mod workers;
 
 use std::net::SocketAddr;
@@ -17,29 +20,34 @@ use anyhow::Context;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixStream};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use handover::Predecessor;
+pub use notify::Notify;
 pub use probe::{Probed, probe};
 use reload::Reloader;
+use sockets::Sockets;
 
 use crate::admin::{Admin, Token, WAITING_RELOADS_MAX};
 use crate::clock::Clock;
-use crate::config::{self, Config, ConfigFile, Limits};
+use crate::config::{self, Config, ConfigFile, Limits, Listen};
 use crate::flow::{Flow, Live, Tunnels};
 use crate::ledger::Ledger;
 use crate::ledger::durable::Durable;
 use crate::ledger::hot::Hot;
-use crate::listen::{self, Handler, Listening, Peer, Slots};
+use crate::listen::{self, Handler, Inherited, Listening, Peer, Slots};
 use crate::metrics::{self, Reloads, Stores};
 use crate::upstream::{Body, Upstream, system_roots};
 
 /// Connections that the admin listener serves at once.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// How long a stop leaves kept-alive connections for one more request, at most.
+const IDLE_LINGER: Duration = Duration::from_secs(1);
 /// How long the last settlements may take after the last request has ended.
 const FLUSH_MAX: Duration = Duration::from_secs(10);
 
@@ -50,6 +58,10 @@ pub struct Gateway {
     pub admin: SocketAddr,
     draining: CancellationToken,
     stopping: CancellationToken,
+    /// Ends the admin listener; before `stopping` only where another process has its socket.
+    admin_closing: CancellationToken,
+    /// Comes when a new process has the sockets and serves; kept, it tells that process how long this one lives.
+    successor: oneshot::Receiver<UnixStream>,
     tracker: TaskTracker,
     workers: Vec<oneshot::Receiver<()>>,
     ledger: Ledger,
@@ -63,6 +75,11 @@ pub struct Start {
     pub file: Option<ConfigFile>,
     /// What asks for that, besides the admin listener.
     pub hangup: Option<Signal>,
+    /// The sockets that systemd passed.
+    pub passed: Inherited,
+    /// Take the sockets over from the gateway that runs, if one does.
+    pub takeover: bool,
+    pub notify: Notify,
 }
 
 /// Runs until SIGTERM or SIGINT, then drains. Blocks the calling thread.
@@ -75,12 +92,24 @@ pub fn run(config: Config, mut start: Start) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         start.hangup = Some(signal(SignalKind::hangup())?);
-        let gateway = Gateway::start(config, prometheus, start).await?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        let notify = start.notify.clone();
+        let mut gateway = tokio::select! {
+            gateway = Gateway::start(config, prometheus, start) => gateway?,
+            _ = terminate.recv() => anyhow::bail!("stopped before it served"),
+            _ = interrupt.recv() => anyhow::bail!("stopped before it served"),
+        };
+        notify.ready();
+        let successor = tokio::select! {
+            _ = terminate.recv() => None,
+            _ = interrupt.recv() => None,
+            Ok(line) = &mut gateway.successor => Some(line),
+        };
+        notify.stopping();
         tracing::info!("stopping: no new connections; finishing what is under way");
+        if successor.is_some() {
+            tracing::info!("a new process has taken over");
+            gateway.admin_closing.cancel();
+        }
         tokio::select! {
             stopped = gateway.stop() => stopped,
             _ = terminate.recv() => anyhow::bail!("stopped at once by a second signal"),
@@ -98,14 +127,18 @@ impl Gateway {
         // Fails only where a provider is installed already, which is then the same one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let listen = &config.listen;
-        let sockets = listen::reuse_port_listeners(listen.public, listen.workers)
-            .with_context(|| format!("[listen] public: can't listen on {}", listen.public))?;
-        let public = sockets.first().context("[listen] workers: at least 1")?.local_addr()?;
-        let admin_socket = TcpListener::bind(listen.admin)
-            .await
-            .with_context(|| format!("[listen] admin: can't listen on {}", listen.admin))?;
-        let admin = admin_socket.local_addr()?;
-
+        let before = if start.takeover { take_over(listen)? } else { None };
+        let (mut before, taken) =
+            before.map_or((None, Inherited::default()), |(line, sockets)| (Some(line), sockets));
+        let took_over = before.is_some();
+        let sockets = Sockets::open(listen, start.passed, taken)?;
+        let (public, admin) = (sockets.public_address, sockets.admin_address);
+        // SQLite is one process's: the one before ends first, and who knocks meanwhile waits in the kernel.
+        let alone = matches!(config.durable, config::Durable::Sqlite { .. });
+        if let Some(mut line) = before.take_if(|_| alone) {
+            line.stop().context("the gateway that runs can't be told to stop")?;
+            line.ended().await?;
+        }
         let tracker = TaskTracker::new();
         let (draining, stopping) = (CancellationToken::new(), CancellationToken::new());
         let stores = Stores::new();
@@ -114,18 +147,31 @@ impl Gateway {
         let hot = Hot::open(&config.hot, &tracker).await.context("the hot store")?;
         let ledger = Ledger::new(hot, durable, Clock::System, stores.clone(), (&tracker, &stopping));
         let live = Live::new(reload::shared(&config)?);
+        let next = match &listen.handover {
+            Some(path) => Some(
+                handover::listen(path, took_over)
+                    .with_context(|| format!("[listen] handover: can't listen on {}", path.display()))?,
+            ),
+            None => None,
+        };
+        let (taken, successor) = oneshot::channel();
+        if let Some(at) = next {
+            tracker.spawn(handover::offer(at, sockets.offered, taken, draining.clone()));
+        }
         let mut gateway = Self {
             public,
             admin,
+            admin_closing: stopping.child_token(),
             draining,
             stopping,
+            successor,
             tracker,
             workers: Vec::new(),
             ledger: ledger.clone(),
             grace: listen.grace,
         };
         let tls = tls(&config)?;
-        gateway.spawn_workers(&config, sockets, &ledger, &live, tls.as_ref())?;
+        gateway.spawn_workers(&config, sockets.public, &ledger, &live, tls.as_ref())?;
         gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
         let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
         let token = Token::new(listen.admin_token.clone());
@@ -140,7 +186,7 @@ impl Gateway {
             reloads,
             draining: gateway.draining.clone(),
         };
-        gateway.spawn_admin(&config.limits, admin_socket, admin_room);
+        gateway.spawn_admin(&config.limits, TcpListener::from_std(sockets.admin)?, admin_room);
         if is_single(&config) {
             tracing::warn!(
                 "the stores are embedded: this is a single instance, a second gateway would not see its events"
@@ -157,6 +203,11 @@ impl Gateway {
             has_roots: tls.is_some(),
         };
         gateway.tracker.spawn(reloader.run(start.hangup, wishes, gateway.stopping.clone()));
+        if let Some(mut line) = before
+            && let Err(error) = line.stop()
+        {
+            tracing::warn!(%error, "the gateway before can't be told to stop; perhaps it has ended");
+        }
         Ok(gateway)
     }
 
@@ -192,11 +243,20 @@ impl Gateway {
         let listening = Listening {
             limits: limits.clone(),
             slots: Slots::new(ADMIN_CONNECTIONS_MAX),
-            shutdown: self.stopping.clone(),
+            shutdown: self.admin_closing.clone(),
+            idle_linger: Duration::ZERO,
             tracker: self.tracker.clone(),
         };
         self.tracker.spawn(listen::serve(socket, AdminDoor(Arc::new(admin)), listening));
     }
+}
+
+/// The sockets of the gateway that runs, if one does.
+fn take_over(listen: &Listen) -> anyhow::Result<Option<(Predecessor, Inherited)>> {
+    let path =
+        listen.handover.as_deref().context("a takeover needs [listen] handover, here and where it runs")?;
+    Predecessor::ask(path)
+        .with_context(|| format!("[listen] handover: no sockets can be had through {}", path.display()))
 }
 
 /// Whether the events are known to this process, or this machine, alone.

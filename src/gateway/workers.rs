@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use super::Gateway;
+use super::{Gateway, IDLE_LINGER};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::flow::{Flow, Live, Tunnels};
@@ -22,19 +22,20 @@ impl Gateway {
     pub(super) fn spawn_workers(
         &mut self,
         config: &Config,
-        sockets: Vec<std::net::TcpListener>,
+        sockets: Vec<Vec<std::net::TcpListener>>,
         ledger: &Ledger,
         live: &Live,
         tls: Option<&Arc<rustls::ClientConfig>>,
     ) -> anyhow::Result<()> {
         let slots = Slots::new(config.limits.connections_max);
-        for (index, socket) in sockets.into_iter().enumerate() {
+        for (index, sockets) in sockets.into_iter().enumerate() {
             let (ended, end) = oneshot::channel();
             let tracker = TaskTracker::new();
             let listening = Listening {
                 limits: config.limits.clone(),
                 slots: slots.clone(),
                 shutdown: self.draining.clone(),
+                idle_linger: IDLE_LINGER.min(self.grace / 2),
                 tracker: tracker.clone(),
             };
             let (ledger, live) = (ledger.clone(), live.clone());
@@ -42,7 +43,7 @@ impl Gateway {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
-                    let served = serve(socket, listening, upstream, ledger, live).await;
+                    let served = serve(sockets, listening, upstream, ledger, live).await;
                     if let Err(error) = served {
                         tracing::error!(error = format!("{error:#}"), "a serving thread ended");
                     }
@@ -60,7 +61,7 @@ impl Gateway {
 
 /// One serving thread.
 async fn serve(
-    socket: std::net::TcpListener,
+    sockets: Vec<std::net::TcpListener>,
     listening: Listening,
     upstream: Upstream,
     ledger: Ledger,
@@ -69,7 +70,12 @@ async fn serve(
     let ledger = ledger.on_this_worker(&listening.tracker).await;
     let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
     let flow = Flow::new(ledger, upstream, live, Clock::System, tunnels);
-    listen::serve(TcpListener::from_std(socket)?, PublicDoor(flow), listening).await;
+    let door = PublicDoor(flow);
+    let mut accepting = Vec::new();
+    for socket in sockets {
+        accepting.push(listen::serve(TcpListener::from_std(socket)?, door.clone(), listening.clone()));
+    }
+    futures_util::future::join_all(accepting).await;
     Ok(())
 }
 
