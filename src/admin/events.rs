@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Admin, json as answer};
+use super::{Admin, json as answer, payload};
 use crate::clock::UnixMillis;
 use crate::flow::ResubmitError;
 use crate::ledger::durable::{DurableError, Override, Record, State};
@@ -35,10 +35,24 @@ impl Admin {
             Err(why) => return bad(why),
         };
         match self.ledger.durable().look(digest).await {
-            Ok(Some(record)) => answer(StatusCode::OK, &event(&record)),
+            Ok(Some(record)) => match self.request_of(&record).await {
+                Ok(request) => {
+                    let mut told = event(&record);
+                    told["request"] = request;
+                    answer(StatusCode::OK, &told)
+                }
+                Err(error) => down(&error),
+            },
             Ok(None) => never_seen(),
             Err(error) => down(&error),
         }
+    }
+
+    /// A held event's stored request, without what is secret in it; null for any other.
+    async fn request_of(&self, record: &Record) -> Result<Value, DurableError> {
+        let Some(id) = record.payload.filter(|_| record.state == State::Held) else { return Ok(Value::Null) };
+        let stored = self.ledger.durable().payload(id).await?;
+        Ok(stored.map_or(Value::Null, |stored| payload::shown(&stored, &self.flow, &record.route)))
     }
 
     pub(super) async fn held<B>(&self, request: &Request<B>) -> Response<Bytes> {

@@ -1,6 +1,7 @@
 //! The admin listener: /metrics, /live, /ready, /reload and the event API. Never the public listener's business.
 
 mod events;
+mod payload;
 mod reload;
 
 use std::net::SocketAddr;

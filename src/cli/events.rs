@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 use http::{Method, Request, Uri, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use umavez::tls::{AppFiles, AppTls, Pair, Speaking};
 
 use super::{Failure, environment, print};
 
@@ -40,6 +42,12 @@ pub(super) struct Events {
     /// A file with the admin token [default: the environment variable UMAVEZ_ADMIN_TOKEN]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Trust these roots, PEM, in place of the system's, where the URL is https://
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// A client certificate and its key, both PEM, for an admin listener that asks for one
+    #[arg(long, global = true, num_args = 2, value_names = ["CHAIN", "KEY"])]
+    certificate: Option<Vec<PathBuf>>,
 }
 
 #[derive(Subcommand)]
@@ -116,10 +124,14 @@ impl Key {
 impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (method, target) = self.action.request()?;
-        let base: Uri =
-            self.admin.parse().ok().filter(|uri: &Uri| uri.scheme_str() == Some("http")).ok_or_else(
-                || Failure::Usage(format!("--admin: {:?} is no URL; write http://host:port", self.admin)),
-            )?;
+        let base: Option<Uri> = self.admin.parse().ok();
+        let base =
+            base.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https"))).ok_or_else(|| {
+                Failure::Usage(format!(
+                    "--admin: {:?} is no URL; write http://host:port or https://host:port",
+                    self.admin
+                ))
+            })?;
         let authority =
             base.authority().ok_or_else(|| Failure::Usage("--admin: names no host".to_owned()))?;
         let mut request = Request::builder()
@@ -136,15 +148,29 @@ impl Events {
             )
         })?;
         let address = (authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(9180));
+        let tls = self.tls()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let answer = runtime.context("cannot start")?.block_on(async {
-            let answer = ask(address, request);
+            let tls = (base.scheme_str() == Some("https")).then_some(&tls);
+            let answer = ask(address, tls, request);
             tokio::time::timeout(PATIENCE, answer)
                 .await
                 .unwrap_or_else(|_| Err(anyhow!("no answer within {} s", PATIENCE.as_secs())))
                 .with_context(|| format!("the gateway at {} did not do it", self.admin))
         })?;
         print(&answer)
+    }
+
+    /// What an `https://` listener is asked with.
+    fn tls(&self) -> Result<AppTls, Failure> {
+        let client = match self.certificate.as_deref() {
+            Some([chain, key]) => Some(Pair { chain: chain.clone(), key: key.clone() }),
+            Some(_) | None => None,
+        };
+        let tls = AppTls::new();
+        tls.replace(&AppFiles { ca: self.ca.clone(), client })
+            .map_err(|troubles| Failure::Usage(format!("--ca, --certificate: {troubles}")))?;
+        Ok(tls)
     }
 
     fn token(&self) -> Result<Option<String>, Failure> {
@@ -159,8 +185,26 @@ impl Events {
 }
 
 /// Sends one request; gives the answer's JSON, indented, or what went wrong.
-async fn ask(address: (&str, u16), request: Request<Empty<Bytes>>) -> anyhow::Result<String> {
+async fn ask(
+    address: (&str, u16),
+    tls: Option<&AppTls>,
+    request: Request<Empty<Bytes>>,
+) -> anyhow::Result<String> {
     let stream = tokio::net::TcpStream::connect(address).await.context("cannot connect; is it running?")?;
+    match tls {
+        None => exchange(stream, request).await,
+        Some(tls) => {
+            let stream = tls.connect(address.0, Speaking::Http1, stream).await;
+            let stream = stream.map_err(|error| anyhow!("the TLS handshake failed: {error}"))?;
+            exchange(stream, request).await
+        }
+    }
+}
+
+async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> anyhow::Result<String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let io = hyper_util::rt::TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
     let exchange = async move {

@@ -2,10 +2,13 @@
 //! asked for wrongly (arguments, configuration), 1 for anything else.
 
 mod check;
+mod completions;
 mod demo;
 mod events;
+mod init;
 mod keys;
 mod log;
+mod man;
 mod page;
 mod providers;
 mod run;
@@ -42,6 +45,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write a first configuration: ask a few questions, or take flags
+    Init(init::Init),
     /// Serve: by a file, or with no file in front of one app
     Run(run::Run),
     /// Look at a configuration and its stores; say everything that is wrong or risky
@@ -54,6 +59,10 @@ enum Command {
     Events(events::Events),
     /// List the providers that are built in, or tell of one
     Providers(providers::Providers),
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+    /// Print the manual page, or write one for each command
+    Man(man::Man),
 }
 
 /// Why a command failed.
@@ -95,6 +104,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Keys(keys) => keys.run(),
         Command::Events(events) => events.run(),
         Command::Providers(providers) => providers.run(),
+        Command::Init(init) => init.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

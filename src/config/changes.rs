@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Config, Limits, Listen, RouteConfig};
+use crate::tls::Files;
 
 /// What a reload changed, and what it left as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,8 +44,12 @@ impl Config {
     /// be decided about.
     pub fn adopt(&mut self, new: Self) -> Changes {
         let mut changes = Changes::default();
-        let Self { listen, hot, durable, upstream, routes, limits, log } = new;
+        let Self { listen, tls, hot, durable, upstream, routes, limits, log } = new;
         self.listen.adopt(listen, &mut changes);
+        let Files { public, admin, app } = tls;
+        changes.note("public_tls", &mut self.tls.public, public);
+        changes.note("admin_tls", &mut self.tls.admin, admin);
+        changes.note("upstream.ca or client_certificate", &mut self.tls.app, app);
         changes.leave("hot", &self.hot, &hot);
         changes.leave("durable", &self.durable, &durable);
         changes.note("upstream.url", &mut self.upstream, upstream);

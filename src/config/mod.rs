@@ -1,6 +1,7 @@
 //! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
 //! problem is told at once, with its place and its mend.
 
+mod capture;
 mod changes;
 mod credentials;
 mod embedded;
@@ -16,6 +17,7 @@ mod sections;
 mod source;
 mod status;
 mod target;
+mod tls;
 mod units;
 
 use std::collections::BTreeMap;
@@ -37,11 +39,14 @@ pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::ledger::Terms;
 use crate::providers::{ItemRules, Provider};
+use crate::tls::Files;
 
 /// Everything one gateway runs on.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: Listen,
+    /// Certificates and roots of both listeners and towards apps.
+    pub tls: Files,
     pub hot: Hot,
     pub durable: Durable,
     /// Where what matches no route goes; 404 where none is set.
@@ -49,6 +54,14 @@ pub struct Config {
     pub routes: Vec<Arc<RouteConfig>>,
     pub limits: Limits,
     pub log: Log,
+}
+
+impl Config {
+    /// Whether any app is reached through TLS.
+    pub fn has_encrypted_apps(&self) -> bool {
+        let mut targets = self.upstream.iter().chain(self.routes.iter().map(|route| &route.upstream));
+        targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
+    }
 }
 
 /// How to log. `UMAVEZ_LOG` in the environment stands before `level`.
@@ -154,7 +167,11 @@ pub struct RouteConfig {
     pub scope: Scope,
     pub secrets: Vec<Secret>,
     pub public_key: Option<String>,
+    /// The id that the provider gave the webhook, where its signature covers that.
+    pub webhook_id: Option<String>,
     pub public_url: Option<String>,
+    /// Whose client certificate a request has to come with, by any of these names; empty where none is needed.
+    pub client_names: Vec<String>,
     pub upstream: Target,
     pub timeout: Duration,
     pub terms: Terms,
@@ -180,6 +197,16 @@ pub struct RouteConfig {
     pub duplicate_answer: DuplicateAnswer,
     /// Request headers removed from first-seen forwards (retry markers).
     pub strip_headers: Vec<http::HeaderName>,
+    /// Where deliveries are written to files, if anywhere.
+    pub capture: Option<Capture>,
+}
+
+/// A folder for deliveries, and its bounds: past either, the oldest go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    pub folder: PathBuf,
+    pub deliveries_max: usize,
+    pub bytes_max: usize,
 }
 
 /// What a route does with the verdicts on its events.

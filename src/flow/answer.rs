@@ -1,5 +1,6 @@
 //! Every answer that the gateway writes itself: receipts again, refusals, and the marks on what the app answered.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,14 +110,25 @@ pub(super) fn mark(answer: &mut Response<Bytes>, said: &'static str) {
     answer.headers_mut().insert(UMAVEZ, HeaderValue::from_static(said));
 }
 
-/// The first answer again, or what the route always answers to copies.
-pub(super) fn replay(receipt: &Receipt, route: &DuplicateAnswer) -> Response<Bytes> {
+/// The first answer again, or what the route always answers to copies. Where the provider takes only some statuses for
+/// success and the first answer's is none of them, its status is one of those: the event is done, and a provider that
+/// is told so in words it doesn't know would send copies without end.
+pub(super) fn replay(
+    receipt: &Receipt,
+    route: &DuplicateAnswer,
+    success: Option<&[RangeInclusive<u16>]>,
+) -> Response<Bytes> {
     let mut answer = match route {
         DuplicateAnswer::Receipt => {
             let mut answer = Response::new(receipt.body.clone().unwrap_or_default());
-            *answer.status_mut() = StatusCode::from_u16(receipt.status).unwrap_or(StatusCode::OK);
+            let status = taken_for_success(receipt.status, success);
+            *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
             for (name, value) in &receipt.headers {
                 answer.headers_mut().append(name, value.clone());
+            }
+            if answer.status() == StatusCode::NO_CONTENT && status != receipt.status {
+                *answer.body_mut() = Bytes::new();
+                answer.headers_mut().remove(CONTENT_TYPE);
             }
             answer
         }
@@ -132,6 +144,19 @@ pub(super) fn replay(receipt: &Receipt, route: &DuplicateAnswer) -> Response<Byt
     mark(&mut answer, Said::Duplicate.label());
     answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     answer
+}
+
+fn taken_for_success(status: u16, success: Option<&[RangeInclusive<u16>]>) -> u16 {
+    let Some(success) = success else { return status };
+    if success.iter().any(|range| range.contains(&status)) {
+        return status;
+    }
+    let ok = StatusCode::OK.as_u16();
+    match success.first() {
+        Some(first) if !success.iter().any(|range| range.contains(&ok)) => *first.start(),
+        Some(_) => ok,
+        None => status,
+    }
 }
 
 /// The event is stored and waits for a person: the sender has done its part.
@@ -163,4 +188,29 @@ pub(super) fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, TEXT);
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_told_success_in_the_statuses_that_its_provider_takes_for_it() {
+        let exactly_200 = [200..=200];
+        let ranges = [204..=204, 200..=201];
+        let only_204 = [204..=204];
+        for (status, success, told) in [
+            (201, None, 201),
+            (302, None, 302),
+            (200, Some(&exactly_200[..]), 200),
+            (201, Some(&exactly_200[..]), 200),
+            (204, Some(&exactly_200[..]), 200),
+            (302, Some(&exactly_200[..]), 200),
+            (204, Some(&ranges[..]), 204),
+            (202, Some(&ranges[..]), 200),
+            (200, Some(&only_204[..]), 204),
+        ] {
+            assert_eq!(taken_for_success(status, success), told, "{status} {success:?}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod body;
+pub mod capture;
 mod forward;
 mod handshake;
 mod live;
@@ -27,7 +28,7 @@ use crate::config::{Mode, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::{Peer, Slot};
 use crate::metrics;
-use crate::providers::{BadSignature, Items};
+use crate::providers::{Items, Redactor};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
@@ -35,7 +36,7 @@ pub use live::{Live, Shared};
 pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::{Done, Work};
-pub use resubmit::{Resubmit, ResubmitError};
+pub use resubmit::{Resubmit, ResubmitError, stored_request};
 pub use route::{RouteConflict, RouteTable};
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
@@ -86,7 +87,10 @@ impl Flow {
             .look(|shared| (shared.find(request.method(), host, request.uri().path()), shared.caller(&peer)));
         let slot = peer.slot();
         match found {
-            Found::Event { route, path_params } => self.once(route, path_params, request, caller, slot).await,
+            // Boxed: hyper moves a request's future, and this is the larger part of it.
+            Found::Event { route, path_params } => {
+                Box::pin(self.once(route, path_params, request, caller, slot)).await
+            }
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
                 None => self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await,
@@ -94,6 +98,20 @@ impl Flow {
             Found::Nothing(default) => {
                 self.pass(default.as_deref(), Bytes::new(), request, caller, slot).await
             }
+        }
+    }
+
+    /// What people may see of the deliveries of the route with this name.
+    pub fn redactor(&self, route: &str) -> Option<Redactor> {
+        self.live.look(|shared| shared.routes.redactor(route).cloned())
+    }
+
+    /// The values of the placeholders in the path of its route, for a request that is an event.
+    pub fn path_params(&self, request: &Request<Bytes>) -> Vec<(String, String)> {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        match self.live.look(|shared| shared.find(request.method(), host, request.uri().path())) {
+            Found::Event { path_params, .. } => path_params,
+            Found::PassThrough(_) | Found::Nothing(_) => Vec::new(),
         }
     }
 
@@ -165,6 +183,9 @@ impl Flow {
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
         let shadow = config.mode == Mode::Shadow;
+        let admitted = route.admit(request.extensions().get());
+        let admitted = admitted.map_err(|stranger| unsigned_refusal(route, &stranger));
+        let admitted = if shadow { admitted } else { Ok(admitted?) };
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
@@ -190,12 +211,14 @@ impl Flow {
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
         let now = self.clock.now();
         let unsigned = route.unsigned_handshake(&arrived);
-        if unsigned.is_none() {
-            match route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad)) {
-                // It touches no store: else a forged event would be known when the mode changes.
-                Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
-                verified => verified?,
-            }
+        let verified = match (admitted, unsigned) {
+            (Ok(()), None) => route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad)),
+            (admitted, _) => admitted,
+        };
+        match verified {
+            // It touches no store: else a forged event would be known when the mode changes.
+            Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
+            verified => verified?,
         }
         let mut items = if unsigned.is_some() { Items::none() } else { route.items(&arrived) };
         if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
@@ -204,6 +227,7 @@ impl Flow {
             }
             items = Items::none();
         }
+        route.capture(&arrived);
         Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, unsigned: false, replay: None }))
     }
 
@@ -211,7 +235,9 @@ impl Flow {
     /// hangs up.
     async fn to_the_end(&self, work: Work) -> Done {
         let flow = self.clone();
-        match self.tunnels.tracker.spawn(async move { flow.proxy(work).await }).await {
+        // Boxed: the task's future is large, and spawning moves it several times.
+        let whole = Box::pin(async move { flow.proxy(work).await });
+        match self.tunnels.tracker.spawn(whole).await {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "a request's task ended early");
@@ -254,7 +280,7 @@ fn refusal(error: body::BodyError) -> Refusal {
     }
 }
 
-fn unsigned_refusal(route: &Route, bad: &BadSignature) -> Refusal {
+fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {
     route.metrics.unsigned.increment(1);
     let mode = route.config.mode.label();
     tracing::warn!(route = %route.config.name, mode, error = %bad, "unsigned");

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::Arrived;
+use super::capture::{Album, Recorder};
 use super::route::{Match, RouteTable};
 use crate::clock::UnixMillis;
 use crate::config::{RouteConfig, Target};
+use crate::listen::ClientNames;
 use crate::metrics;
-use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Verifier};
+use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Verifier};
 
 /// One route, ready to serve.
 #[derive(Debug)]
@@ -21,6 +23,10 @@ pub struct Route {
     verifier: Option<Verifier>,
     /// The provider signs, though this route doesn't check it: a cut body would carry a stale signature.
     signs_unchecked: bool,
+    /// What of its deliveries people may see.
+    redactor: Redactor,
+    /// Writes deliveries to files, where the route has a folder for them.
+    recorder: Option<Recorder>,
 }
 
 /// Every route, by its place in the configuration.
@@ -52,6 +58,21 @@ pub enum RouteError {
     },
     #[error("two routes match the same requests: {0}")]
     Conflict(String),
+    #[error("route {route:?}: capture_dir: no thread for it")]
+    Capture {
+        route: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A request of a route that takes only those with a certain client certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stranger {
+    #[error("no client certificate was presented")]
+    Nobody,
+    #[error("the client certificate is another's: {0}")]
+    Another(String),
 }
 
 /// A cut body can't be signed.
@@ -76,10 +97,9 @@ impl Route {
         let verifier = match signature {
             Some(signature) if checks => {
                 let prepared = signature.prepare(&secrets, config.public_key.as_deref());
-                Some(
-                    prepared
-                        .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?,
-                )
+                let verifier = prepared
+                    .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?;
+                Some(verifier.for_webhook(config.webhook_id.as_deref()))
             }
             Some(_) | None => None,
         };
@@ -87,13 +107,41 @@ impl Route {
             signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
         let named = provider.map_or("none", |provider| &provider.name);
         let metrics = metrics::Route::new(&config.name, named, config.mode.label());
-        Ok(Self { metrics, verifier, signs_unchecked, config })
+        let redactor = Redactor::new(provider.map(|provider| &**provider), Some(&config.items))
+            .knowing(secrets)
+            .knowing(config.verify_tokens.iter().map(|token| token.expose().as_bytes()));
+        let recorder = config.capture.as_ref().map(|bounds| {
+            let album = Album::new(&config.name, bounds.clone(), redactor.clone());
+            Recorder::start(album, metrics.captures.clone())
+        });
+        let recorder = recorder
+            .transpose()
+            .map_err(|source| RouteError::Capture { route: config.name.to_string(), source })?;
+        Ok(Self { metrics, verifier, signs_unchecked, redactor, recorder, config })
+    }
+
+    /// Whether the route takes requests of who presented this certificate.
+    pub(super) fn admit(&self, client: Option<&ClientNames>) -> Result<(), Stranger> {
+        let wanted = &self.config.client_names;
+        match client {
+            _ if wanted.is_empty() => Ok(()),
+            Some(ClientNames(names)) if names.iter().any(|name| wanted.contains(name)) => Ok(()),
+            Some(ClientNames(names)) => Err(Stranger::Another(names.join(", "))),
+            None => Err(Stranger::Nobody),
+        }
     }
 
     pub(super) fn verify(&self, arrived: &Arrived, now: UnixMillis) -> Result<(), BadSignature> {
         match &self.verifier {
             Some(verifier) => verifier.verify(&arrived.delivery(), now.0),
             None => Ok(()),
+        }
+    }
+
+    /// Keeps a verified delivery in a file, where the route says so.
+    pub(super) fn capture(&self, arrived: &Arrived) {
+        if let Some(recorder) = &self.recorder {
+            recorder.offer(arrived);
         }
     }
 
@@ -125,6 +173,11 @@ impl Routes {
             RouteError::Conflict(told.join("; "))
         })?;
         Ok(Self { table, routes: routes.into_iter().map(Arc::new).collect() })
+    }
+
+    /// What people may see of the deliveries of the route with this name.
+    pub fn redactor(&self, name: &str) -> Option<&Redactor> {
+        self.routes.iter().find(|route| &*route.config.name == name).map(|route| &route.redactor)
     }
 
     /// The route of a request; `None` where it is no route's. `host` is as in the request: any case, with or without

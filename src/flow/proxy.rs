@@ -232,7 +232,9 @@ impl Run<'_> {
             return self.done(answer::held(), Answer::Held, Said::Held.label());
         }
         let first = duplicates.iter().min_by_key(|copy| copy.item).expect("neither new, in flight nor held");
-        let answer = answer::replay(&first.receipt, &self.config().duplicate_answer);
+        let config = self.config();
+        let success = config.provider.as_ref().and_then(|provider| provider.success.as_deref());
+        let answer = answer::replay(&first.receipt, &config.duplicate_answer, success);
         self.done(answer, Answer::Replayed, Said::Duplicate.label())
     }
 

@@ -81,6 +81,14 @@ impl Flow {
     }
 }
 
+/// A held event's request as it was stored.
+///
+/// # Errors
+/// When the payload isn't one of ours.
+pub fn stored_request(payload: &Payload) -> Result<Request<Bytes>, ResubmitError> {
+    parse(&payload.request)
+}
+
 fn parse(wire: &Bytes) -> Result<Request<Bytes>, ResubmitError> {
     let mut slots = [httparse::EMPTY_HEADER; 256];
     let mut head = httparse::Request::new(&mut slots);

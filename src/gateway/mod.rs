@@ -42,7 +42,8 @@ use crate::ledger::durable::Durable;
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Inherited, Listening, Peer, Slots};
 use crate::metrics::{self, Reloads, Stores};
-use crate::upstream::{Body, Upstream, system_roots};
+use crate::tls::Tls;
+use crate::upstream::{Body, Upstream};
 
 /// Connections that the admin listener serves at once.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
@@ -126,6 +127,10 @@ impl Gateway {
     pub async fn start(config: Config, prometheus: PrometheusHandle, start: Start) -> anyhow::Result<Self> {
         // Fails only where a provider is installed already, which is then the same one.
         drop(rustls::crypto::ring::default_provider().install_default());
+        let tls = Tls::open(&config.tls)?;
+        if config.has_encrypted_apps() {
+            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+        }
         let listen = &config.listen;
         let before = if start.takeover { take_over(listen)? } else { None };
         let (mut before, taken) =
@@ -170,12 +175,11 @@ impl Gateway {
             ledger: ledger.clone(),
             grace: listen.grace,
         };
-        let tls = tls(&config)?;
-        gateway.spawn_workers(&config, sockets.public, &ledger, &live, tls.as_ref())?;
-        gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
+        gateway.spawn_workers(&config, sockets.public, &ledger, &live, &tls)?;
+        gateway.spawn_housekeeping(&ledger, &stores, &prometheus, &tls);
         let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
         let token = Token::new(listen.admin_token.clone());
-        let upstream = Upstream::new(&config.limits, tls.clone());
+        let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
         let tunnels = Tunnels { tracker: gateway.tracker.clone(), shutdown: gateway.stopping.clone() };
         let admin_room = Admin {
             flow: Flow::new(ledger.clone(), upstream, live.clone(), Clock::System, tunnels),
@@ -186,21 +190,21 @@ impl Gateway {
             reloads,
             draining: gateway.draining.clone(),
         };
-        gateway.spawn_admin(&config.limits, TcpListener::from_std(sockets.admin)?, admin_room);
+        gateway.spawn_admin(&config.limits, &tls, TcpListener::from_std(sockets.admin)?, admin_room);
         if is_single(&config) {
             tracing::warn!(
                 "the stores are embedded: this is a single instance, a second gateway would not see its events"
             );
         }
-        tracing::info!(listener = "public", address = %public, "listening");
-        tracing::info!(listener = "admin", address = %admin, "listening");
+        tracing::info!(listener = "public", address = %public, tls = tls.public.is_on(), "listening");
+        tracing::info!(listener = "admin", address = %admin, tls = tls.admin.is_on(), "listening");
         let reloader = Reloader {
             file: start.file,
             running: config,
             live,
             token,
             metrics: Reloads::new(Duration::from_millis(Clock::System.now().0)),
-            has_roots: tls.is_some(),
+            tls,
         };
         gateway.tracker.spawn(reloader.run(start.hangup, wishes, gateway.stopping.clone()));
         if let Some(mut line) = before
@@ -239,10 +243,11 @@ impl Gateway {
         Ok(())
     }
 
-    fn spawn_admin(&self, limits: &Limits, socket: TcpListener, admin: Admin) {
+    fn spawn_admin(&self, limits: &Limits, tls: &Tls, socket: TcpListener, admin: Admin) {
         let listening = Listening {
             limits: limits.clone(),
             slots: Slots::new(ADMIN_CONNECTIONS_MAX),
+            tls: Arc::clone(&tls.admin),
             shutdown: self.admin_closing.clone(),
             idle_linger: Duration::ZERO,
             tracker: self.tracker.clone(),
@@ -265,20 +270,6 @@ fn is_single(config: &Config) -> bool {
         (_, config::Durable::Sqlite { .. }) => true,
         (config::Hot::Memory { .. } | config::Hot::Redis(_), config::Durable::Postgres(_)) => false,
     }
-}
-
-/// What reaching an `https://` app needs; nothing is read where every app is `http://`.
-fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
-    is_secure(config)
-        .then(system_roots)
-        .transpose()
-        .map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
-}
-
-/// Whether an app is reached by `https://`.
-fn is_secure(config: &Config) -> bool {
-    let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
-    targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
 }
 
 /// The admin listener's handler.

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors, ConfigFile, Fault, Place, Problem, Warning};
 use crate::flow::{Live, Route, Routes, Shared};
 use crate::metrics::Reloads;
+use crate::tls::{Files, Tls};
 
 /// What a reload works on.
 pub(super) struct Reloader {
@@ -23,8 +24,7 @@ pub(super) struct Reloader {
     pub(super) live: Live,
     pub(super) token: Token,
     pub(super) metrics: Reloads,
-    /// Whether apps can be reached by `https://`: what that takes is read at the start only.
-    pub(super) has_roots: bool,
+    pub(super) tls: Arc<Tls>,
 }
 
 impl Reloader {
@@ -55,9 +55,9 @@ impl Reloader {
             tracing::warn!(by, "nothing to reload: the gateway was started without a file");
             return Reloaded::NoFile;
         };
-        let has_roots = self.has_roots;
+        let (tls, before) = (Arc::clone(&self.tls), self.running.tls.clone());
         // Files are read and keys prepared beside this runtime, which writes for the durable store.
-        let read = tokio::task::spawn_blocking(move || read(&file, has_roots)).await;
+        let read = tokio::task::spawn_blocking(move || read(&file, &tls, &before)).await;
         let read = read.unwrap_or_else(|error| Err(whole(&format!("reading it failed: {error}"))));
         match read {
             Ok(next) => self.swap(by, next),
@@ -105,13 +105,24 @@ struct Next {
     warnings: Vec<Warning>,
 }
 
-fn read(file: &ConfigFile, has_roots: bool) -> Result<Next, ConfigErrors> {
+/// Certificates are in use as soon as they are read: last, when nothing else can fail.
+fn read(file: &ConfigFile, tls: &Tls, before: &Files) -> Result<Next, ConfigErrors> {
     let (config, warnings) = file.load()?;
-    if super::is_secure(&config) && !has_roots {
-        return Err(whole("names an https:// app, and the gateway was started without one: restart it"));
-    }
     let shared = shared(&config).map_err(|error| whole(&format!("{error:#}")))?;
+    if let Err(error) = certificates(&config, tls) {
+        // Those that were in use are read again; each that is of no use any more stays as it was.
+        drop(tls.replace(before));
+        return Err(whole(&format!("{error:#}")));
+    }
     Ok(Next { config, shared, warnings })
+}
+
+fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
+    tls.replace(&config.tls)?;
+    if config.has_encrypted_apps() {
+        tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+    }
+    Ok(())
 }
 
 /// A problem of the file as a whole.

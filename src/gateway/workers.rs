@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::flow::{Flow, Live, Tunnels};
 use crate::ledger::Ledger;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
+use crate::tls::Tls;
 use crate::upstream::{Body, Upstream};
 
 impl Gateway {
@@ -25,7 +26,7 @@ impl Gateway {
         sockets: Vec<Vec<std::net::TcpListener>>,
         ledger: &Ledger,
         live: &Live,
-        tls: Option<&Arc<rustls::ClientConfig>>,
+        tls: &Tls,
     ) -> anyhow::Result<()> {
         let slots = Slots::new(config.limits.connections_max);
         for (index, sockets) in sockets.into_iter().enumerate() {
@@ -34,12 +35,13 @@ impl Gateway {
             let listening = Listening {
                 limits: config.limits.clone(),
                 slots: slots.clone(),
+                tls: Arc::clone(&tls.public),
                 shutdown: self.draining.clone(),
                 idle_linger: IDLE_LINGER.min(self.grace / 2),
                 tracker: tracker.clone(),
             };
             let (ledger, live) = (ledger.clone(), live.clone());
-            let upstream = Upstream::new(&config.limits, tls.cloned());
+            let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
@@ -84,7 +86,10 @@ async fn serve(
 struct PublicDoor(Flow);
 
 impl Handler for PublicDoor {
-    async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn handle(self, mut request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        if let Some(client) = &peer.client {
+            request.extensions_mut().insert(client.clone());
+        }
         self.0.receive(request, peer).await
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn holds_only(form: &[u8], names: &[String]) -> bool {
     found.len() == names.len()
 }
 
-fn decode(text: &[u8]) -> Vec<u8> {
+pub(super) fn decode(text: &[u8]) -> Vec<u8> {
     let spaced: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
     percent_decode(&spaced).collect()
 }

@@ -7,26 +7,36 @@ use super::tree::{Kind, Tree, Unread};
 use super::trie::{NONE, Trie};
 
 /// Deepest nesting that is read.
-const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
 /// Reads `body`; the tree's root is node 0.
 pub(super) fn scan(body: &[u8], trie: &Trie) -> Result<Tree, Unread> {
-    let at = if body.starts_with(BOM) { BOM.len() } else { 0 };
-    let mut scan = Scan { body, at, trie, tree: Tree::default() };
+    let mut scan = Scan::over(body, trie);
     scan.value(0, NONE, 0, 0)?;
-    scan.space();
-    if scan.at == body.len() { Ok(scan.tree) } else { Err(Unread::Malformed) }
+    scan.end()?;
+    Ok(scan.tree)
 }
 
-struct Scan<'a> {
+pub(super) struct Scan<'a> {
     body: &'a [u8],
-    at: usize,
+    pub(super) at: usize,
     trie: &'a Trie,
     tree: Tree,
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    pub(super) fn over(body: &'a [u8], trie: &'a Trie) -> Self {
+        let at = if body.starts_with(BOM) { BOM.len() } else { 0 };
+        Self { body, at, trie, tree: Tree::default() }
+    }
+
+    /// Nothing but white space may be left.
+    pub(super) fn end(&mut self) -> Result<(), Unread> {
+        self.space();
+        if self.at == self.body.len() { Ok(()) } else { Err(Unread::Malformed) }
+    }
+
     /// Records the value here. Recurses only along the trie, whose paths are short.
     fn value(&mut self, trie: usize, parent: usize, position: usize, depth: usize) -> Result<usize, Unread> {
         let first = self.peek()?;
@@ -63,7 +73,7 @@ impl Scan<'_> {
             return Ok(());
         }
         loop {
-            let (start, end, escaped) = self.name()?;
+            let (start, end, escaped) = self.member()?;
             let name = &self.body[start..end];
             let decoded = if escaped { Some(unescape(name).ok_or(Unread::Malformed)?) } else { None };
             let name = decoded.as_deref().unwrap_or(name);
@@ -130,7 +140,7 @@ impl Scan<'_> {
                     let close = if is_object { b'}' } else { b']' };
                     if self.peek()? != close {
                         if is_object {
-                            self.name()?;
+                            self.member()?;
                         }
                         continue;
                     }
@@ -149,7 +159,7 @@ impl Scan<'_> {
                 match self.take()? {
                     b',' => {
                         if in_object {
-                            self.name()?;
+                            self.member()?;
                         }
                         break;
                     }
@@ -164,7 +174,7 @@ impl Scan<'_> {
     }
 
     /// Reads a member's name and the colon after it; gives the name's span and whether it holds escapes.
-    fn name(&mut self) -> Result<(usize, usize, bool), Unread> {
+    fn member(&mut self) -> Result<(usize, usize, bool), Unread> {
         if self.peek()? != b'"' {
             return Err(Unread::Malformed);
         }
@@ -172,8 +182,14 @@ impl Scan<'_> {
         if self.take()? == b':' { Ok(name) } else { Err(Unread::Malformed) }
     }
 
+    /// As [`Self::member`]; gives the name as it stands there.
+    pub(super) fn name(&mut self) -> Result<&'a [u8], Unread> {
+        let (start, end, _) = self.member()?;
+        Ok(&self.body[start..end])
+    }
+
     /// Passes over a string; gives the span between its quotes and whether it holds escapes.
-    fn string(&mut self) -> Result<(usize, usize, bool), Unread> {
+    pub(super) fn string(&mut self) -> Result<(usize, usize, bool), Unread> {
         let start = self.at + 1;
         let mut at = start;
         let mut escaped = false;
@@ -199,7 +215,7 @@ impl Scan<'_> {
         }
     }
 
-    fn plain(&mut self, first: u8) -> Result<(), Unread> {
+    pub(super) fn plain(&mut self, first: u8) -> Result<(), Unread> {
         let word: &[u8] = match first {
             b't' => b"true",
             b'f' => b"false",
@@ -249,12 +265,12 @@ impl Scan<'_> {
     }
 
     /// The next byte that isn't white space; stays on it.
-    fn peek(&mut self) -> Result<u8, Unread> {
+    pub(super) fn peek(&mut self) -> Result<u8, Unread> {
         self.space();
         self.body.get(self.at).copied().ok_or(Unread::Malformed)
     }
 
-    fn take(&mut self) -> Result<u8, Unread> {
+    pub(super) fn take(&mut self) -> Result<u8, Unread> {
         let byte = self.peek()?;
         self.at += 1;
         Ok(byte)

@@ -5,6 +5,7 @@ use http::{HeaderMap, Method};
 
 mod catalogue;
 mod cut;
+mod fields;
 mod form;
 mod handshake;
 mod items;
@@ -12,17 +13,22 @@ mod json;
 mod part;
 mod path;
 mod read;
+mod redact;
 mod rules;
 mod schema;
+mod secretive;
 mod signature;
 mod tree;
 mod trie;
 mod values;
+mod walk;
 mod xml;
 
 pub use catalogue::UnknownProvider;
+pub use fields::{Field, Fields, Stands};
 pub use handshake::{Handshake, Needs};
 pub use items::{Item, Items, Keyless, Part};
+pub use redact::{HIDDEN, Redactor, Withheld};
 pub use rules::{ItemRules, KeyRuleError};
 pub use schema::{Answer, Notes, Provider, Redact, SchemaError};
 pub use signature::{

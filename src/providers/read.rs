@@ -106,7 +106,11 @@ fn read_json<'a>(text: Cow<'a, [u8]>, rules: &Compiled) -> Body<'a> {
 }
 
 pub(super) fn is_form(delivery: &Delivery<'_>) -> bool {
-    let value = delivery.headers.get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    says_form(delivery.headers)
+}
+
+pub(super) fn says_form(headers: &http::HeaderMap) -> bool {
+    let value = headers.get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
     let essence = value.and_then(|value| value.split(|byte| *byte == b';').next());
     essence.is_some_and(|essence| {
         essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")

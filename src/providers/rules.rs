@@ -152,6 +152,40 @@ impl ItemRules {
         names
     }
 
+    /// What the key parts read, with `@` paths as paths from the body's root.
+    pub(super) fn selectors(&self) -> Vec<Selector> {
+        let mut selectors = Vec::new();
+        for rule in &self.0.rules {
+            let texts = rule.parts.iter().flatten().filter_map(|part| PartText::parse(&part.text).ok());
+            for selector in texts.flat_map(|text| text.alternatives) {
+                selectors.push(match (selector, rule.format) {
+                    (Selector::Relative(steps), Format::Xml) => {
+                        Selector::Xml([&*rule.steps, steps.as_slice()].concat())
+                    }
+                    (Selector::Relative(steps), Format::Whole | Format::Json) => {
+                        Selector::Json([&*rule.steps, steps.as_slice()].concat())
+                    }
+                    (other, _) => other,
+                });
+            }
+        }
+        selectors
+    }
+
+    /// Each source of a key part as written, once: `$.id`, `@.id`, `form:id`.
+    pub fn key_sources(&self) -> Vec<String> {
+        let mut sources: Vec<String> = Vec::new();
+        for part in self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten() {
+            for source in part.text.split('|') {
+                let source = source.trim().trim_end_matches('?');
+                if !sources.iter().any(|known| known == source) {
+                    sources.push(source.to_owned());
+                }
+            }
+        }
+        sources
+    }
+
     /// Each rule's place and parts as written, for people.
     pub fn describe(&self) -> Vec<(String, Vec<String>)> {
         let parts = |rule: &Rule| {

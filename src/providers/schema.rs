@@ -29,6 +29,8 @@ pub struct Provider {
     pub subpaths: bool,
     /// Statuses of the app that mean that the event is done; `None` for 200-299.
     pub done: Option<Vec<RangeInclusive<u16>>>,
+    /// What this provider takes for success; a copy is never answered otherwise. `None` for whatever the app said.
+    pub success: Option<Vec<RangeInclusive<u16>>>,
     /// Statuses after which this provider never sends again: no answer of ours to an event that isn't done.
     pub final_statuses: Vec<RangeInclusive<u16>>,
     /// What a duplicate is answered where no receipt is kept; `None` for an empty 200.
@@ -58,6 +60,8 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redact {
     Header(HeaderName),
+    Query(Box<str>),
+    Form(Box<str>),
     /// A path into the body, as written.
     Body(String),
 }
@@ -120,6 +124,12 @@ impl Provider {
         };
         self.rules.key_headers().into_iter().filter(|name| !signed(name)).collect()
     }
+
+    /// Key parts from the body or the query that the signature scheme doesn't cover.
+    pub fn unsigned_key_parts(&self) -> Vec<String> {
+        let Some(scheme) = &self.signature else { return Vec::new() };
+        self.rules.key_sources().into_iter().filter(|source| !scheme.covers(source)).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -133,6 +143,7 @@ struct File {
     #[serde(default)]
     subpaths: bool,
     done: Option<Statuses>,
+    success: Option<Spanned<Statuses>>,
     #[serde(default)]
     final_statuses: Option<Statuses>,
     duplicate_answer: Option<Answer>,
@@ -180,6 +191,13 @@ impl File {
             table.into_inner().finish(start)
         });
         let handshakes = handshakes.collect::<Result<_, _>>()?;
+        let success = self.success.map(|statuses| (statuses.span().start, statuses.into_inner().0));
+        let success = match success {
+            Some((at, ranges)) if ranges.is_empty() => {
+                return Err((at, "success needs a status, or must be left out".into()));
+            }
+            success => success.map(|(_, ranges)| ranges),
+        };
         let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
         Ok(Provider {
             name: self.name.into_inner(),
@@ -189,6 +207,7 @@ impl File {
             in_flight_wait: self.in_flight_wait.map(|wait| wait.0),
             subpaths: self.subpaths,
             done: self.done.map(|statuses| statuses.0),
+            success,
             final_statuses: self.final_statuses.map(|statuses| statuses.0).unwrap_or_default(),
             duplicate_answer: self.duplicate_answer,
             strip_headers: self.strip_headers.into_iter().map(|header| header.0).collect(),
@@ -205,16 +224,14 @@ fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {
     let at = text.span().start;
     let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
     match selector {
-        Selector::Header(name) if rest.is_empty() => Ok(Redact::Header(name)),
-        Selector::Json(_) | Selector::Xml(_) if rest.is_empty() => Ok(Redact::Body(text.get_ref().clone())),
-        Selector::Header(_) | Selector::Json(_) | Selector::Xml(_) => {
-            Err((at, format!("\"{rest}\" is not understood")))
+        Selector::Literal(_) | Selector::Relative(_) | Selector::Path(_) => {
+            Err((at, "only $ and xml: paths, header:, query: and form: can be redacted".into()))
         }
-        Selector::Literal(_)
-        | Selector::Relative(_)
-        | Selector::Query(_)
-        | Selector::Path(_)
-        | Selector::Form(_) => Err((at, "only $ paths, xml: paths and headers can be redacted".into())),
+        _ if !rest.is_empty() => Err((at, format!("\"{rest}\" is not understood"))),
+        Selector::Header(name) => Ok(Redact::Header(name)),
+        Selector::Query(name) => Ok(Redact::Query(name)),
+        Selector::Form(name) => Ok(Redact::Form(name)),
+        Selector::Json(_) | Selector::Xml(_) => Ok(Redact::Body(text.get_ref().clone())),
     }
 }
 

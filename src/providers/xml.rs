@@ -43,11 +43,11 @@ pub(super) fn scan(body: &[u8], trie: &Trie) -> Result<Tree, Unread> {
     if scan.rooted && scan.open.is_empty() { Ok(scan.tree) } else { Err(Unread::Malformed) }
 }
 
-fn offset(reader: &Reader<&[u8]>) -> Result<usize, Unread> {
+pub(super) fn offset(reader: &Reader<&[u8]>) -> Result<usize, Unread> {
     usize::try_from(reader.buffer_position()).map_err(|_| Unread::TooMany)
 }
 
-fn resolve(reference: &BytesRef<'_>) -> Option<char> {
+pub(super) fn resolve(reference: &BytesRef<'_>) -> Option<char> {
     if reference.is_char_ref() {
         return reference.resolve_char_ref().ok().flatten();
     }

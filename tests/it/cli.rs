@@ -5,20 +5,20 @@ use std::process::{Command, Output};
 
 use crate::support::{Gateway, Upstream};
 
-fn umavez(arguments: &[&str]) -> Output {
+pub(crate) fn umavez(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
     command.args(arguments).env_remove("UMAVEZ_SECRET").env_remove("UMAVEZ_LOG").output().unwrap()
 }
 
-fn code(output: &Output) -> i32 {
+pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -259,7 +259,7 @@ fn the_providers_page_is_what_the_provider_files_say() {
 }
 
 /// A secret or public key of the form that the provider gives out.
-fn secret_for(variable: &str) -> &'static str {
+pub(crate) fn secret_for(variable: &str) -> &'static str {
     match variable {
         "ADYEN_SECRET" => "00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF",
         "PAGARME_SECRET" => "user:password",

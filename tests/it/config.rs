@@ -440,9 +440,9 @@ fn what_the_reference_leaves_out_is_right_too() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("providers")).unwrap();
     let setting = |line: &str| {
-        // The route's provider signs with a secret: it has no use for the public key of others. And a token is of use
+        // The route's provider signs with a secret: it has no use for the public key and the id of others. And a token is of use
         // only where the gateway answers handshakes.
-        let other = line.starts_with("#public_key") || line.starts_with("#verify_token");
+        let other = ["#public_key", "#webhook_id", "#verify_token"].iter().any(|word| line.starts_with(word));
         !other
             && line
                 .strip_prefix('#')

@@ -109,7 +109,7 @@ async fn every_query_of_the_dashboard_and_of_the_alerts_answers() {
     promtool(&["check", "metrics"], &repository(""), &scrape).await;
     let types = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let exported: BTreeSet<String> = types.map(str::to_owned).collect();
-    assert_eq!(exported, names_in_source(), "what is exported and what src/metrics.rs names");
+    assert_eq!(exported, names_in_source(), "what is exported and what src/metrics/mod.rs names");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn placeholders(text: &str, open: &str, close: &str) -> Vec<String> {
 }
 
 fn names_in_source() -> BTreeSet<String> {
-    let source = read(&repository("src/metrics.rs"));
+    let source = read(&repository("src/metrics/mod.rs"));
     let constants = source.lines().filter(|line| line.starts_with("const ")).collect::<Vec<_>>();
     names_in(&constants.join("\n"))
 }

@@ -91,6 +91,30 @@ pub(super) const BATCH_WITH_PAYLOADS: &str = batch!(
     on conflict (id) do update set events = umavez_payload.events || excluded.events"
 );
 
+/// The usual batch: no claim's event was seen before. Parameters as in the batch above. Copies are left out of `won`,
+/// and asked for again by that batch, which costs several times as much; likewise what an expired, released or lapsed
+/// row has to give way to.
+pub(super) const FRESH: &str = "-- umavez: batch of new events
+with clock as materialized (
+    select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
+), ended as (
+    update umavez_event e
+    set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
+    from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
+    where e.id = s.id and e.fence = s.fence and e.state = 0
+    returning e.id
+), won as (
+    insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, payload,
+                                   attempts, state, hold, route, key)
+    select id, now, now + lease, now + ttl, fence, fingerprint, payload, 1, 0, hold, route, key
+    from clock, unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+                       $7::boolean[], $8::bigint[], $9::uuid[])
+                    as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)
+    on conflict (id) do nothing
+    returning e.id
+)
+select now, array(select id from won), array(select id from ended) from clock";
+
 pub(super) const PEEK: &str = "-- umavez: peek
 select 2::smallint, (extract(epoch from statement_timestamp()) * 1000)::bigint, id, state, fence, attempts,
        first_claimed, lease_until, expires, fingerprint, receipt

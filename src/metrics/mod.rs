@@ -1,12 +1,18 @@
 //! Every metric: its name is written once, here, and its labels come from routes, providers and enums, never from a
 //! request. Rooms hold handles made here, so that counting costs an atomic add and no look-up.
 
+mod certificates;
+mod reloads;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+pub use certificates::{Certificates, Handshake, Handshakes};
+pub use reloads::Reloads;
 
 use crate::ledger::durable::DurableError;
 use crate::ledger::hot::HotError;
@@ -21,6 +27,7 @@ const OUTCOMES: &str = "umavez_outcomes_total";
 const SETTLEMENTS: &str = "umavez_settlements_total";
 const EXPOSED: &str = "umavez_exposed_total";
 const BYPASSED: &str = "umavez_bypassed_total";
+const CAPTURES: &str = "umavez_captures_total";
 const LEASE_LOST: &str = "umavez_lease_lost_total";
 const UNSETTLED: &str = "umavez_unsettled";
 const IN_FLIGHT: &str = "umavez_in_flight";
@@ -38,6 +45,9 @@ const RELOADS: &str = "umavez_config_reloads_total";
 const RELOADED: &str = "umavez_config_last_reload_successful";
 const RELOADED_AT: &str = "umavez_config_last_reload_success_timestamp_seconds";
 const BUILD_INFO: &str = "umavez_build_info";
+const CERTIFICATE_NOT_AFTER: &str = "umavez_certificate_not_after_timestamp_seconds";
+const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
+const TLS_HANDSHAKES: &str = "umavez_tls_handshakes_total";
 
 /// Upper bounds of every latency histogram, in seconds.
 const BUCKETS: [f64; 16] =
@@ -66,6 +76,7 @@ fn describe() {
     describe_counter!(SETTLEMENTS, "Claims ended, by how.");
     describe_counter!(EXPOSED, "Items decided by the hot store alone while the durable store was away.");
     describe_counter!(BYPASSED, "Items forwarded without dedup while both stores were away.");
+    describe_counter!(CAPTURES, "Deliveries to be written to files, by what became of them.");
     describe_counter!(LEASE_LOST, "Settlements that came after their lease had lapsed.");
     describe_gauge!(UNSETTLED, "Settlements that the durable store has not recorded yet.");
     describe_gauge!(IN_FLIGHT, "Events that this node is busy with.");
@@ -83,6 +94,16 @@ fn describe() {
     describe_gauge!(RELOADED, "1 where what was read last is what runs.");
     describe_gauge!(RELOADED_AT, Unit::Seconds, "When what runs was read, seconds since 1970.");
     describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
+    describe_gauge!(
+        CERTIFICATE_NOT_AFTER,
+        Unit::Seconds,
+        "When the certificate in use expires, since the epoch."
+    );
+    describe_gauge!(
+        CERTIFICATE_CURRENT,
+        "0 while what is on disk is of no use and what was before it is in use."
+    );
+    describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
 }
 
 /// What a request of a dedup route was answered with.
@@ -172,6 +193,7 @@ pub struct Route {
     pub exposed: Counter,
     pub bypassed: Counter,
     pub lease_lost: Counter,
+    pub captures: Captures,
     pub whole: Histogram,
     pub own: Histogram,
     pub upstream: Histogram,
@@ -201,6 +223,7 @@ impl Route {
             exposed: counter!(EXPOSED, "route" => route()),
             bypassed: counter!(BYPASSED, "route" => route()),
             lease_lost: counter!(LEASE_LOST, "route" => route()),
+            captures: Captures::new(name),
             whole: histogram!(REQUEST_DURATION, "route" => route()),
             own: histogram!(OWN_DURATION, "route" => route()),
             upstream: histogram!(UPSTREAM_DURATION, "route" => route()),
@@ -233,6 +256,23 @@ impl Route {
             Settlement::Hold => 2,
         };
         self.settlements[index].increment(wide(count));
+    }
+}
+
+/// What became of deliveries that a route keeps in files.
+#[derive(Clone, Debug)]
+pub struct Captures {
+    pub written: Counter,
+    /// Too many were waiting for the disk.
+    pub dropped: Counter,
+    pub failed: Counter,
+}
+
+impl Captures {
+    fn new(route: &Arc<str>) -> Self {
+        let counter =
+            |result: &'static str| counter!(CAPTURES, "route" => route.to_string(), "result" => result);
+        Self { written: counter("written"), dropped: counter("dropped"), failed: counter("failed") }
     }
 }
 
@@ -306,44 +346,6 @@ impl Stores {
 impl Default for Stores {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// What became of the configuration file.
-#[derive(Clone, Debug)]
-pub struct Reloads {
-    good: Counter,
-    bad: Counter,
-    last_good: Gauge,
-    last_at: Gauge,
-}
-
-impl Reloads {
-    /// The start counts as read, not as read again. Times are since the Unix epoch.
-    pub fn new(read_at: Duration) -> Self {
-        let reloads = Self {
-            good: counter!(RELOADS, "result" => "success"),
-            bad: counter!(RELOADS, "result" => "failure"),
-            last_good: gauge!(RELOADED),
-            last_at: gauge!(RELOADED_AT),
-        };
-        reloads.runs_since(read_at);
-        reloads
-    }
-
-    pub fn succeeded(&self, at: Duration) {
-        self.good.increment(1);
-        self.runs_since(at);
-    }
-
-    pub fn failed(&self) {
-        self.bad.increment(1);
-        self.last_good.set(0.0);
-    }
-
-    fn runs_since(&self, at: Duration) {
-        self.last_good.set(1.0);
-        self.last_at.set(at.as_secs_f64());
     }
 }
 

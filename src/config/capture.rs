@@ -1,0 +1,39 @@
+//! Where a route's deliveries are written to files, and how many may lie there.
+
+use super::Capture;
+use super::problem::Fault;
+use super::sections::MIB;
+use super::source::Section;
+
+const FILES_MAX: usize = 100;
+const FILES_MOST: usize = 100_000;
+const BYTES_MAX: usize = 64 * MIB;
+
+/// `None` where nothing is captured, which is the default.
+pub(super) fn read(route: &Section<'_>) -> Option<Capture> {
+    let deliveries_max = route.count("capture_files", 1..=FILES_MOST);
+    let bytes_max = route.size("capture_bytes", MIB..=1024 * 1024 * MIB);
+    let Some(field) = route.field("capture_dir") else {
+        for name in ["capture_files", "capture_bytes"] {
+            if route.field(name).is_some() {
+                let fault =
+                    Fault::new("bounds nothing: nothing is captured", "write capture_dir, or leave it out");
+                route.fail(name, fault);
+            }
+        }
+        return None;
+    };
+    let text = field.expanded()?.text;
+    if text.is_empty() {
+        field.fail("names no folder", "write such as \"captures\", or leave it out");
+        return None;
+    }
+    let risk =
+        "deliveries are kept in files, with what is personal in them; leave it out once you know your key";
+    route.warn("capture_dir", risk);
+    Some(Capture {
+        folder: field.source.directory.join(text),
+        deliveries_max: deliveries_max.unwrap_or(FILES_MAX),
+        bytes_max: bytes_max.unwrap_or(BYTES_MAX),
+    })
+}
