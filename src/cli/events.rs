@@ -3,19 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http::{Method, Request, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::io::{AsyncRead, AsyncWrite};
-use umavez::tls::{AppFiles, AppTls, Pair, Speaking};
 
+use super::admin::AdminAt;
 use super::{Failure, environment, print};
 
-/// Longest answer of the gateway, bytes.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long the gateway may take; a replay takes as long as the app does.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Where the token comes from when no file is named.
@@ -36,18 +30,11 @@ A key is written as logs, Redis and `umavez keys` show it. Every change is recor
 pub(super) struct Events {
     #[command(subcommand)]
     action: Action,
-    /// The gateway's admin listener
-    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:9180")]
-    admin: String,
+    #[command(flatten)]
+    at: AdminAt,
     /// A file with the admin token [default: the environment variable UMAVEZ_ADMIN_TOKEN]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Trust these roots, PEM, in place of the system's, where the URL is https://
-    #[arg(long, global = true, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// A client certificate and its key, both PEM, for an admin listener that asks for one
-    #[arg(long, global = true, num_args = 2, value_names = ["CHAIN", "KEY"])]
-    certificate: Option<Vec<PathBuf>>,
 }
 
 #[derive(Subcommand)]
@@ -124,53 +111,7 @@ impl Key {
 impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (method, target) = self.action.request()?;
-        let base: Option<Uri> = self.admin.parse().ok();
-        let base =
-            base.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https"))).ok_or_else(|| {
-                Failure::Usage(format!(
-                    "--admin: {:?} is no URL; write http://host:port or https://host:port",
-                    self.admin
-                ))
-            })?;
-        let authority =
-            base.authority().ok_or_else(|| Failure::Usage("--admin: names no host".to_owned()))?;
-        let mut request = Request::builder()
-            .method(method)
-            .uri(&target)
-            .header(header::HOST, authority.as_str())
-            .header(header::CONTENT_LENGTH, 0);
-        if let Some(token) = self.token()? {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request.body(Empty::new()).map_err(|_| {
-            Failure::Usage(
-                "the token holds characters that a header may not; is it the right file?".to_owned(),
-            )
-        })?;
-        let address = (authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(9180));
-        let tls = self.tls()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let answer = runtime.context("cannot start")?.block_on(async {
-            let tls = (base.scheme_str() == Some("https")).then_some(&tls);
-            let answer = ask(address, tls, request);
-            tokio::time::timeout(PATIENCE, answer)
-                .await
-                .unwrap_or_else(|_| Err(anyhow!("no answer within {} s", PATIENCE.as_secs())))
-                .with_context(|| format!("the gateway at {} did not do it", self.admin))
-        })?;
-        print(&answer)
-    }
-
-    /// What an `https://` listener is asked with.
-    fn tls(&self) -> Result<AppTls, Failure> {
-        let client = match self.certificate.as_deref() {
-            Some([chain, key]) => Some(Pair { chain: chain.clone(), key: key.clone() }),
-            Some(_) | None => None,
-        };
-        let tls = AppTls::new();
-        tls.replace(&AppFiles { ca: self.ca.clone(), client })
-            .map_err(|troubles| Failure::Usage(format!("--ca, --certificate: {troubles}")))?;
-        Ok(tls)
+        print(&self.at.ask(method, &target, self.token()?.as_deref(), PATIENCE)?)
     }
 
     fn token(&self) -> Result<Option<String>, Failure> {
@@ -181,48 +122,5 @@ impl Events {
             Ok(token) => Ok(Some(token.trim_end().to_owned())),
             Err(error) => Err(Failure::Usage(format!("--token-file: {}: {error}", file.display()))),
         }
-    }
-}
-
-/// Sends one request; gives the answer's JSON, indented, or what went wrong.
-async fn ask(
-    address: (&str, u16),
-    tls: Option<&AppTls>,
-    request: Request<Empty<Bytes>>,
-) -> anyhow::Result<String> {
-    let stream = tokio::net::TcpStream::connect(address).await.context("cannot connect; is it running?")?;
-    match tls {
-        None => exchange(stream, request).await,
-        Some(tls) => {
-            let stream = tls.connect(address.0, Speaking::Http1, stream).await;
-            let stream = stream.map_err(|error| anyhow!("the TLS handshake failed: {error}"))?;
-            exchange(stream, request).await
-        }
-    }
-}
-
-async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> anyhow::Result<String>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let io = hyper_util::rt::TokioIo::new(stream);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-    let exchange = async move {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        anyhow::Ok((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
-    };
-    let (exchanged, _closed) = tokio::join!(exchange, connection);
-    let (status, body) = exchanged?;
-    let json: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-    if !status.is_success() {
-        let text = json.as_ref().and_then(|json| json.get("error")).and_then(serde_json::Value::as_str);
-        let text = text.map_or_else(|| String::from_utf8_lossy(&body).trim().to_owned(), str::to_owned);
-        bail!("{status}{}{text}", if text.is_empty() { "" } else { ": " });
-    }
-    match json {
-        Some(json) => Ok(format!("{json:#}\n")),
-        None => Ok(String::from_utf8_lossy(&body).into_owned()),
     }
 }

@@ -1,10 +1,12 @@
 //! Commands, their arguments, and what a command's end means for the exit code: 0 for success, 64 for what was
 //! asked for wrongly (arguments, configuration), 1 for anything else.
 
+mod admin;
 mod check;
 mod completions;
 mod demo;
 mod events;
+mod health;
 mod init;
 mod keys;
 mod log;
@@ -57,6 +59,8 @@ enum Command {
     Keys(keys::Keys),
     /// Look up and change events of a running gateway
     Events(events::Events),
+    /// Ask a gateway whether it is up; exits with 0 if it is, else with 1
+    Health(health::Health),
     /// List the providers that are built in, or tell of one
     Providers(providers::Providers),
     /// Print a completion script for a shell
@@ -103,6 +107,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Demo(demo) => demo.run(),
         Command::Keys(keys) => keys.run(),
         Command::Events(events) => events.run(),
+        Command::Health(health) => health.run(),
         Command::Providers(providers) => providers.run(),
         Command::Init(init) => init.run(),
         Command::Completions(completions) => completions.run(),

@@ -87,7 +87,7 @@ impl Flow {
             .look(|shared| (shared.find(request.method(), host, request.uri().path()), shared.caller(&peer)));
         let slot = peer.slot();
         match found {
-            // Boxed: hyper moves a request's future, and this is the larger part of it.
+            // Boxed, as passing through is: hyper moves a request's future, and keeps room for it per connection.
             Found::Event { route, path_params } => {
                 Box::pin(self.once(route, path_params, request, caller, slot)).await
             }
@@ -127,7 +127,8 @@ impl Flow {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return answer.map(Body::from);
         };
-        let answer = pass::pass(&self.upstream, target, (read, request), &caller, &self.tunnels, slot).await;
+        let passing = pass::pass(&self.upstream, target, (read, request), &caller, &self.tunnels, slot);
+        let answer = Box::pin(passing).await;
         metrics::passed(answer.status());
         answer
     }
@@ -148,8 +149,7 @@ impl Flow {
             Ok(Arrival::Handshake(answer)) => answered(answer),
             Ok(Arrival::Longer(read, request)) => {
                 route.metrics.request(metrics::Answer::TooLarge);
-                // Boxed, as it is rare and large.
-                return Box::pin(self.pass(Some(&route.config.upstream), read, request, caller, slot)).await;
+                return self.pass(Some(&route.config.upstream), read, request, caller, slot).await;
             }
         };
         route.metrics.request(done.class);

@@ -343,7 +343,7 @@ impl Run<'_> {
                     Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
                 }
                 tracing::warn!(
-                    route = %self.config().name, key = self.key, error = error as &dyn std::error::Error,
+                    route = %self.config().name, key = self.key, error = error.told(),
                     "no complete answer from the app"
                 );
             }

@@ -33,3 +33,18 @@ pub enum UpstreamError {
     #[error("the app's answer is longer than {0} bytes")]
     TooLong(usize),
 }
+
+impl UpstreamError {
+    /// With its causes, in one line: a log's reader needs the last one most.
+    pub fn told(&self) -> String {
+        use std::error::Error as _;
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        text
+    }
+}

@@ -2,9 +2,10 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::cli::{code, secret_for, stderr, stdout, umavez};
+use crate::support::{Delivery, Gateway, Upstream, eventually, free_port, send};
 
 const APP: [&str; 2] = ["--upstream", "http://127.0.0.1:3000"];
 
@@ -30,6 +31,16 @@ fn checked(config: &Path, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
     command.args(["check", "--offline", "--config"]).arg(config).envs(variables.iter().copied());
     command.output().unwrap()
+}
+
+/// A program that ends with its story, also with one that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _ended = self.0.wait();
+    }
 }
 
 fn folder() -> (tempfile::TempDir, PathBuf) {
@@ -251,4 +262,53 @@ fn each_command_has_a_manual_page() {
     }
     let output = umavez(&["man", "--dir", "/nowhere/at/all"]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn health_is_an_exit_code() {
+    let upstream = Upstream::answering(200, "").await;
+    let mut gateway = Gateway::in_front_of(&upstream).start().await;
+    let admin = format!("http://{}", gateway.admin());
+    for flags in [&["health", "--admin", &admin][..], &["health", "--ready", "--admin", &admin]] {
+        let output = umavez(flags);
+        assert_eq!(code(&output), 0, "{flags:?}: {}", stderr(&output));
+        assert!(stdout(&output).contains("true"), "{}", stdout(&output));
+    }
+    gateway.kill();
+    gateway.wait_exit().await;
+    let output = umavez(&["health", "--admin", &admin]);
+    assert_eq!(code(&output), 1, "{}", stdout(&output));
+    assert!(stderr(&output).contains("is it running?"), "{}", stderr(&output));
+    assert_eq!(code(&umavez(&["health", "--admin", "ftp://a"])), 64);
+}
+
+#[tokio::test]
+async fn a_first_configuration_serves() {
+    let upstream = Upstream::answering(201, "made").await;
+    let (folder, config) = folder();
+    let (public, admin) = (free_port(), free_port());
+    let flags = [
+        format!("--upstream={}", upstream.url()),
+        "--provider=hotmart".to_owned(),
+        format!("--listen=127.0.0.1:{public}"),
+        format!("--admin=127.0.0.1:{admin}"),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let set = [("HOTMART_SECRET", "hottok")];
+    assert_eq!(code(&init(&config, &flags, &set)), 0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
+    command.args(["run", "--config"]).arg(&config).envs(set).stderr(Stdio::null());
+    let _running = Running(command.spawn().unwrap());
+    let health = ["health", "--ready", "--admin", &format!("http://127.0.0.1:{admin}")];
+    eventually("the gateway's start", async || code(&umavez(&health)) == 0).await;
+    let purchase = Delivery::json("/webhooks/hotmart", r#"{"id":"1","event":"PURCHASE_APPROVED"}"#);
+    let address = ([127, 0, 0, 1], public).into();
+    assert_eq!(send(address, &purchase).await.status, 401);
+    let purchase = purchase.header("X-HOTMART-HOTTOK", "hottok");
+    for verdict in ["first", "duplicate"] {
+        let answer = send(address, &purchase).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (201, verdict));
+    }
+    assert_eq!(upstream.received(), 1);
+    assert!(folder.path().join("umavez.db").exists());
 }

@@ -34,6 +34,7 @@ mod retries;
 mod shadow;
 mod signature_vectors;
 mod signatures;
+mod soak;
 mod stores_down;
 mod storm;
 mod support;

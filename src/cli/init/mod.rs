@@ -139,9 +139,11 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
         options.create_new(true);
     }
     let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => there(path),
-        _ => Failure::Usage(format!("{}: cannot be written: {error}; mend the path", path.display())),
+    written.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::AlreadyExists {
+            return there(path);
+        }
+        Failure::Usage(format!("{}: cannot be written: {error}; mend the path", path.display()))
     })
 }
 

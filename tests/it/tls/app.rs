@@ -39,8 +39,8 @@ impl App {
         Self::start(acceptor(issued, protocols, None)).await
     }
 
-    pub(crate) async fn requiring(issued: &Issued, clients: &Authority) -> Self {
-        Self::start(acceptor(issued, &[b"h2", b"http/1.1"], Some(clients))).await
+    pub(crate) async fn requiring(issued: &Issued, clients: &Authority, protocols: &[&[u8]]) -> Self {
+        Self::start(acceptor(issued, protocols, Some(clients))).await
     }
 
     async fn start(acceptor: TlsAcceptor) -> Self {

@@ -2,9 +2,9 @@
 //! `https://`. Every certificate is made by the story.
 
 mod app;
-mod caller;
+pub(crate) mod caller;
 mod clients;
-mod pki;
+pub(crate) mod pki;
 mod renewal;
 mod serving;
 mod settings;

@@ -32,9 +32,14 @@ pub(crate) struct Issued {
 }
 
 impl Authority {
+    /// Of one name, like the others made so: only their keys tell them apart.
     pub(crate) fn new() -> Self {
+        Self::named("stories' own authority")
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, "stories' own authority");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().unwrap();

@@ -4,11 +4,18 @@ use http::Version;
 
 use super::app::App;
 use super::pki::{Authority, Folder, Issued};
-use crate::support::{Gateway, order, unix_seconds};
+use crate::support::{Delivery, Gateway, ORDERS, eventually, order, unix_seconds};
 
 /// In front of the app by the name `localhost`, with further lines of `[upstream]`.
 async fn gateway(app: &App, settings: &str) -> Gateway {
-    Gateway::in_front_of_url(&format!("https://localhost:{}\"\n{settings}\n#\"", app.address.port()))
+    let port = app.address.port();
+    Gateway::without_upstream()
+        .table(&format!("[upstream]\nurl = \"https://localhost:{port}\"\n{settings}"))
+        .route(ORDERS)
+        // The same app on connections of its own.
+        .route(&format!(
+            "[[route]]\nname = \"apart\"\npath = \"/apart\"\nkey = [\"$.id\"]\nupstream = \"https://127.0.0.1:{port}\""
+        ))
         .start()
         .await
 }
@@ -74,13 +81,21 @@ async fn an_app_whose_certificate_is_not_good_was_never_asked_and_the_claim_is_f
 
 #[tokio::test]
 async fn an_app_that_asks_for_our_certificate_is_shown_it() {
+    for protocols in [&[&b"h2"[..], b"http/1.1"][..], &[b"http/1.1"]] {
+        client_certificates(protocols).await;
+    }
+}
+
+async fn client_certificates(protocols: &[&[u8]]) {
     let (authority, folder, stranger) = (Authority::new(), Folder::new(), Authority::new());
-    let app = App::requiring(&authority.issue(&["localhost"]), &authority).await;
+    let app = App::requiring(&authority.issue(&["localhost", "127.0.0.1"]), &authority, protocols).await;
     let ca = trusting(&authority, &folder);
 
     // With TLS 1.3 it says no after we have written: nothing was read of it, so nothing was sent.
     let wrong = format!("client_certificate = {}", folder.pair("wrong", &stranger.issue(&["gateway"])));
-    for settings in [ca.clone(), format!("{ca}\n{wrong}")] {
+    let unknown = Authority::named("an authority of its own");
+    let unknown = format!("client_certificate = {}", folder.pair("unknown", &unknown.issue(&["gateway"])));
+    for settings in [ca.clone(), format!("{ca}\n{wrong}"), format!("{ca}\n{unknown}")] {
         let gateway = gateway(&app, &settings).await;
         assert_eq!(gateway.send(&order("a")).await.status, 502);
         assert_eq!(outcomes(&gateway).await, [0.0, 1.0, 0.0, 1.0], "{}", gateway.logs());
@@ -99,10 +114,9 @@ async fn an_app_that_asks_for_our_certificate_is_shown_it() {
 
     // Replaced by one that the app doesn't take: connections made from then on show it.
     folder.pair("gateway", &stranger.issue(&["gateway"]));
-    let labels = [("side", "upstream"), ("file", file.as_str())];
-    crate::support::eventually("the new certificate is shown to the app", async || {
-        gateway.send(&order(&rand::random::<u64>().to_string())).await.status == 502
-    })
-    .await;
+    eventually("a reload", async || gateway.logs().contains("certificates were read again")).await;
+    let apart = Delivery::json("/apart", r#"{"id":"b"}"#);
+    assert_eq!(gateway.send(&apart).await.status, 502);
     assert_eq!(gateway.metrics().await.value("umavez_certificate_current", &labels), 1.0);
+    assert_eq!(app.asked().len(), 1);
 }
