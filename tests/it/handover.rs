@@ -13,7 +13,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::support::{Answer, Connection, Gateway, Pair, Reply, Stores, Upstream, order, try_send, within};
+use crate::support::{
+    Answer, Connection, Gate, Gateway, Pair, Reply, Stores, Upstream, order, try_send, within,
+};
 
 /// The folder is where the configuration is.
 const HANDOVER: &str = "handover = \"handover.sock\"";
@@ -272,4 +274,35 @@ async fn without_the_setting_or_without_a_gateway_there_is_nothing_to_take_over(
     gateway.edit("[listen]", &format!("[listen]\n{HANDOVER}"));
     assert_eq!(gateway.take_over().await, None, "the one before was killed; the new one listens by itself");
     assert_eq!(gateway.send(&order("1")).await.verdict(), "first");
+}
+
+#[tokio::test]
+async fn a_kept_connection_sends_on_after_the_signal_until_it_is_told_to_end() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let upstream = Upstream::deciding(move |request, _| {
+        let reply = Reply::new(200, "");
+        if request.text().contains("slow") { reply.behind(&held) } else { reply }
+    })
+    .await;
+    let mut gateway = Gateway::in_front_of(&upstream).start().await;
+    let mut kept = gateway.connect().await;
+    assert_eq!(kept.send(&order("before")).await.status, 200);
+    // Something under way, so that the stop waits.
+    let slow = gateway.sending(&order("slow"));
+    upstream.until_received(2).await;
+    gateway.terminate();
+    // Idle between two requests when the stop comes, and none of them is lost.
+    for n in 0.. {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let answer = kept.try_send(&order(&format!("after-{n}"))).await.unwrap();
+        assert_eq!((answer.status, answer.verdict().as_str()), (200, "first"));
+        if answer.header("connection").as_deref() == Some("close") {
+            break;
+        }
+    }
+    assert!(kept.is_closed_within(Duration::from_secs(5)).await);
+    gate.open();
+    assert_eq!(slow.await.unwrap().status, 200);
+    assert_eq!(gateway.wait_exit().await, Some(0));
 }
