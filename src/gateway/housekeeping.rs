@@ -1,6 +1,5 @@
 //! What one process does for all its threads now and then: the sweeper, and folding histograms.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -9,7 +8,6 @@ use super::Gateway;
 use crate::ledger::Ledger;
 use crate::ledger::durable::Durable;
 use crate::metrics::Stores;
-use crate::tls::Tls;
 
 /// How often expired rows are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -21,15 +19,7 @@ const HELD_COUNTED_MAX: usize = 1000;
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    pub(super) fn spawn_housekeeping(
-        &self,
-        ledger: &Ledger,
-        stores: &Stores,
-        prometheus: &PrometheusHandle,
-        tls: &Arc<Tls>,
-    ) {
-        let (tls, stop) = (Arc::clone(tls), self.stopping.clone());
-        self.tracker.spawn(async move { stop.run_until_cancelled(tls.watch()).await });
+    pub(super) fn spawn_housekeeping(&self, ledger: &Ledger, stores: &Stores, prometheus: &PrometheusHandle) {
         let (durable, stores, stop) = (ledger.durable().clone(), stores.clone(), self.stopping.clone());
         self.tracker.spawn(async move { stop.run_until_cancelled(sweep(durable, stores)).await });
         let (prometheus, stop) = (prometheus.clone(), self.stopping.clone());

@@ -176,7 +176,8 @@ impl Gateway {
             grace: listen.grace,
         };
         gateway.spawn_workers(&config, sockets.public, &ledger, &live, &tls)?;
-        gateway.spawn_housekeeping(&ledger, &stores, &prometheus, &tls);
+        gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
+        gateway.tracker.spawn(gateway.stopping.clone().run_until_cancelled_owned(Arc::clone(&tls).watch()));
         let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
         let token = Token::new(listen.admin_token.clone());
         let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));

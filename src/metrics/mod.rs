@@ -30,6 +30,7 @@ const BYPASSED: &str = "umavez_bypassed_total";
 const CAPTURES: &str = "umavez_captures_total";
 const LEASE_LOST: &str = "umavez_lease_lost_total";
 const UNSETTLED: &str = "umavez_unsettled";
+const SETTLEMENTS_DROPPED: &str = "umavez_settlements_dropped_total";
 const IN_FLIGHT: &str = "umavez_in_flight";
 const HELD: &str = "umavez_held";
 const STORE_ERRORS: &str = "umavez_store_errors_total";
@@ -79,6 +80,10 @@ fn describe() {
     describe_counter!(CAPTURES, "Deliveries to be written to files, by what became of them.");
     describe_counter!(LEASE_LOST, "Settlements that came after their lease had lapsed.");
     describe_gauge!(UNSETTLED, "Settlements that the durable store has not recorded yet.");
+    describe_counter!(
+        SETTLEMENTS_DROPPED,
+        "What too many waiting settlements left no room for: its lease lapses."
+    );
     describe_gauge!(IN_FLIGHT, "Events that this node is busy with.");
     describe_gauge!(HELD, "Events parked for a person.");
     describe_counter!(STORE_ERRORS, "Store calls that gave no answer.");
@@ -284,6 +289,7 @@ pub struct Stores {
     hot: Histogram,
     durable: Histogram,
     unsettled: Gauge,
+    dropped: Counter,
     in_flight: Gauge,
     held: Gauge,
     breaker_open: Gauge,
@@ -299,6 +305,7 @@ impl Stores {
             hot: histogram!(STORE_DURATION, "store" => "hot"),
             durable: histogram!(STORE_DURATION, "store" => "durable"),
             unsettled: gauge!(UNSETTLED),
+            dropped: counter!(SETTLEMENTS_DROPPED),
             in_flight: gauge!(IN_FLIGHT),
             held: gauge!(HELD),
             breaker_open: gauge!(BREAKER_OPEN),
@@ -324,6 +331,16 @@ impl Stores {
     pub fn durable_failed(&self, error: &DurableError) {
         self.durable_errors.increment(1);
         tracing::debug!(error = error as &dyn std::error::Error, "the durable store gave no answer");
+    }
+
+    /// A settlement for which no room was left in the background.
+    pub fn dropped(&self) {
+        self.dropped.increment(1);
+    }
+
+    /// A settlement of this route that found its claim gone when it was tried again in the background.
+    pub fn lease_lost_late(&self, route: &Arc<str>) {
+        counter!(LEASE_LOST, "route" => route.to_string()).increment(1);
     }
 
     /// What is read when Prometheus asks.

@@ -177,6 +177,7 @@ impl Upstream {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
+            let refused = fault.is_refused();
             let error = UpstreamError::Broken(fault.error.into());
             match fault.unsent {
                 Some(unsent) if tries < TRIES_MAX => {
@@ -184,7 +185,7 @@ impl Upstream {
                     request = unsent;
                 }
                 Some(_) => return Err(Failed::never_sent(error)),
-                None if tls::is_refusal(&error) => return Err(Failed::never_sent(error)),
+                None if refused || tls::is_refusal(&error) => return Err(Failed::never_sent(error)),
                 None => return Err(Failed::unknown(error)),
             }
         }

@@ -60,23 +60,38 @@ fn blocks(path: &str) -> Vec<Block> {
     found
 }
 
-/// A block as a file of its own: with an app where it names none, and its secret files beside it.
-fn file_of(block: &Block, folder: &Path) -> String {
-    let mut text = block.text.clone();
+/// A block's text as a file of its own: with an app where it names none, and with files of the right kind where it names any.
+pub(crate) fn file_of(text: &str, folder: &Path) -> String {
+    let mut text = text.to_owned();
     if !text.contains("[upstream]") {
         text = format!("[upstream]\nurl = \"http://127.0.0.1:3000\"\n{text}");
     }
-    let named: Vec<String> = text
-        .split("file = \"")
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next().map(str::to_owned))
-        .collect();
-    for path in named {
-        let beside = folder.join(Path::new(&path).file_name().unwrap());
-        std::fs::write(&beside, secret_for(&path)).unwrap();
-        text = text.replace(&path, &beside.display().to_string());
+    let (certificate, key) = (pair().cert.pem(), pair().signing_key.serialize_pem());
+    for (field, content) in
+        [("file", None), ("chain", Some(&certificate)), ("ca", Some(&certificate)), ("key", Some(&key))]
+    {
+        let opening = format!("{field} = \"");
+        let pieces: Vec<String> = text.split(&opening).map(str::to_owned).collect();
+        text = pieces[0].clone();
+        for piece in &pieces[1..] {
+            // `public_key` names no file here.
+            if text.ends_with("public_") {
+                text.push_str(&format!("{opening}{piece}"));
+                continue;
+            }
+            let (path, rest) = piece.split_once('"').unwrap();
+            let beside = folder.join(format!("{field}-{}", Path::new(path).file_name().unwrap().display()));
+            std::fs::write(&beside, content.map_or(secret_for(path), String::as_str)).unwrap();
+            text.push_str(&format!("{opening}{}\"{rest}", beside.display()));
+        }
     }
     text
+}
+
+/// One certificate for all of them: making a key takes a while.
+fn pair() -> &'static rcgen::CertifiedKey<rcgen::KeyPair> {
+    static PAIR: std::sync::OnceLock<rcgen::CertifiedKey<rcgen::KeyPair>> = std::sync::OnceLock::new();
+    PAIR.get_or_init(|| rcgen::generate_simple_self_signed(["hooks.example.com".to_owned()]).unwrap())
 }
 
 #[test]
@@ -86,7 +101,7 @@ fn every_configuration_in_the_documents_loads() {
     let mut routes = 0;
     for path in documents() {
         for block in blocks(&path).iter().filter(|block| block.of == "toml") {
-            let text = file_of(block, folder.path());
+            let text = file_of(&block.text, folder.path());
             let wanted = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
             let env: Environment =
                 wanted.map(|name| (name.to_owned(), secret_for(name).to_owned())).collect();
@@ -104,10 +119,9 @@ fn every_configuration_in_the_documents_loads() {
 fn the_configuration_for_kubernetes_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let path = "deploy/kubernetes/umavez.toml";
-    let block = Block { place: path.to_owned(), of: "toml".to_owned(), text: read(path) };
     let env = ["PGPASSWORD", "REDIS_PASSWORD"].map(|name| (name.to_owned(), "word".to_owned())).into();
     let (_, warnings) =
-        Config::parse(&folder.path().join("u.toml"), &file_of(&block, folder.path()), &env).unwrap();
+        Config::parse(&folder.path().join("u.toml"), &file_of(&read(path), folder.path()), &env).unwrap();
     assert_eq!(warnings, []);
 }
 
@@ -338,10 +352,15 @@ fn the_bounds_that_are_built_in_are_as_documented() {
         ("src/ledger/durable/group_commit.rs", "BATCH_BYTES_MAX: usize = 4 << 20;", "| 256; 4 MiB |"),
         ("src/ledger/background.rs", "JOBS_MAX: usize = 65_536;", "| 65,536 requests |"),
         ("src/ledger/hot/value.rs", "RECEIPT_BYTES_MAX: usize = 4096;", "| 4 KiB |"),
-        ("src/gateway.rs", "ADMIN_CONNECTIONS_MAX: usize = 64;", "| 64; 1,000 |"),
+        ("src/gateway/mod.rs", "ADMIN_CONNECTIONS_MAX: usize = 64;", "| 64; 1,000 |"),
         ("src/admin/events.rs", "LIST_MAX: usize = 1000;", "| 64; 1,000 |"),
         ("src/config/load.rs", "FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
         ("src/config/load.rs", "ROUTES_MAX: usize = 10_000;", "| 4 MiB; 10,000; 64 KiB |"),
+        ("src/config/tls.rs", "CERTIFICATES_MAX: usize = 1000;", "| 1,000; 16; 1 MiB |"),
+        ("src/tls/pem.rs", "CHAIN_MAX: usize = 16;", "| 1,000; 16; 1 MiB |"),
+        ("src/tls/pem.rs", "FILE_BYTES_MAX: u64 = 1024 * 1024;", "| 1,000; 16; 1 MiB |"),
+        ("src/flow/capture.rs", "WAITING_MAX: usize = 256;", "| 256; 32 MiB |"),
+        ("src/flow/capture.rs", "WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;", "| 256; 32 MiB |"),
         ("src/config/secret.rs", "SECRET_FILE_MAX: u64 = 64 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
     ];
     let document = read("docs/security.md");

@@ -151,9 +151,9 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
 fn next(path: &Path, choices: &Choices, env: &Environment) -> String {
     let file = path.display();
     let mut lines = vec![format!("{file}: written. Next:")];
-    for variable in text::missing(choices, env) {
+    for (name, lacking) in text::missing(choices, env) {
         lines.push(format!(
-            "  set {variable} and take the # from its line in {file}: until then anyone can send"
+            "  {name}: set {lacking} and take the # away in {file}: until then anyone can send"
         ));
     }
     lines.push(format!("  umavez check --config {file}"));

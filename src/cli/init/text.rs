@@ -1,5 +1,6 @@
 //! The text of a first configuration: what was chosen as settings, the rest as comments. Pure.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use umavez::config::Environment;
@@ -35,10 +36,10 @@ pub(super) fn whole(choices: &Choices, env: &Environment) -> String {
     text
 }
 
-/// The environment variables that secrets are to come from and that are not set.
-pub(super) fn missing(choices: &Choices, env: &Environment) -> Vec<String> {
-    let blocks = providers(choices).map(|provider| page::block(&provider)).collect::<String>();
-    blocks.lines().filter_map(variable).filter(|name| !is_set(name, env)).map(str::to_owned).collect()
+/// What each provider's route still lacks to know who sends: its name, and the variables and files.
+pub(super) fn missing(choices: &Choices, env: &Environment) -> Vec<(String, String)> {
+    let lacking = |provider: Arc<Provider>| (provider.name.clone(), lacking(&page::block(&provider), env));
+    providers(choices).map(lacking).filter(|(_, lacking)| !lacking.is_empty()).collect()
 }
 
 /// Each route's name and the path that its sender calls.
@@ -65,7 +66,8 @@ fn listen(choices: &Choices) -> String {
         [] => text.push_str("#trusted_proxies = [\"127.0.0.1\"]\n"),
         given => text.push_str(&format!("trusted_proxies = [{}]\n", list(given))),
     }
-    text
+    text + "\n# TLS here instead of in front. The files are read again when they change.\n#[public_tls]\n\
+            #certificates = [{ chain = \"/etc/ssl/hooks.pem\", key = \"/etc/ssl/hooks.key\" }]\n"
 }
 
 fn stores(choices: &Choices) -> String {
@@ -84,27 +86,36 @@ fn stores(choices: &Choices) -> String {
 /// One provider's route, as its page has it: less what is not known yet, which stands there as a comment.
 fn route_of(provider: &Provider, choices: &Choices, env: &Environment) -> String {
     let mut text = format!("\n{}", comment(&provider.notes.setup));
-    for line in page::block(provider).lines() {
-        if let Some(name) = variable(line).filter(|name| !is_set(name, env)) {
-            text.push_str(&format!(
-                "# Set {name}, then take the # away: until then anyone can send.\n#{line}\n"
-            ));
-        } else if line.starts_with("public_url") {
-            text.push_str(
-                "# The URL is signed too. Without this it is taken from Host and trusted X-Forwarded-*.\n",
-            );
-            match &choices.public_url {
-                Some(base) => {
-                    let url = format!("{}/webhooks/{}", base.trim_end_matches('/'), provider.name);
-                    text.push_str(&format!("public_url = {}\n", quoted(&url)));
-                }
-                None => text.push_str(&format!("#{line}\n")),
+    let block = page::block(provider);
+    let lacking = lacking(&block, env);
+    let mut told = lacking.is_empty();
+    for line in block.lines() {
+        if !lacking.is_empty() && Source::of(line).is_some() {
+            if !std::mem::replace(&mut told, true) {
+                text.push_str(&format!(
+                    "# Set {lacking}, then take the # away: until then anyone can send.\n"
+                ));
             }
+            text.push_str(&format!("#{line}\n"));
+        } else if line.starts_with("public_url") {
+            text.push_str(&public_url(line, &provider.name, choices));
         } else {
             text.push_str(&format!("{line}\n"));
         }
     }
     text + &on_unknown(choices)
+}
+
+fn public_url(example: &str, name: &str, choices: &Choices) -> String {
+    let line = match &choices.public_url {
+        Some(base) => {
+            format!("public_url = {}", quoted(&format!("{}/webhooks/{name}", base.trim_end_matches('/'))))
+        }
+        None => format!("#{example}"),
+    };
+    format!(
+        "# The URL is signed too. Without this it is taken from Host and trusted X-Forwarded-*.\n{line}\n"
+    )
 }
 
 fn own_route(choices: &Choices) -> String {
@@ -128,14 +139,37 @@ fn providers(choices: &Choices) -> impl Iterator<Item = Arc<Provider>> {
     choices.providers.iter().filter_map(|name| Provider::named(name).ok())
 }
 
-/// The variable that a line takes its value from.
-fn variable(line: &str) -> Option<&str> {
-    let (_, rest) = line.split_once("${")?;
-    rest.split_once('}').map(|(name, _)| name)
+/// What of a route's block isn't there yet, for people; empty where all of it is.
+fn lacking(block: &str, env: &Environment) -> String {
+    let sources = block.lines().filter_map(Source::of).filter(|source| !source.is_there(env));
+    sources.map(|source| source.shown()).collect::<Vec<_>>().join(" and ")
 }
 
-fn is_set(name: &str, env: &Environment) -> bool {
-    env.get(name).is_some_and(|value| !value.trim().is_empty())
+/// Where a line takes its value from.
+enum Source<'a> {
+    Variable(&'a str),
+    File(&'a str),
+}
+
+impl<'a> Source<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let between = |open, close| line.split_once(open)?.1.split_once(close).map(|(name, _)| name);
+        between("${", "}").map(Self::Variable).or_else(|| between("file = \"", "\"").map(Self::File))
+    }
+
+    fn is_there(&self, env: &Environment) -> bool {
+        match self {
+            Self::Variable(name) => env.get(*name).is_some_and(|value| !value.trim().is_empty()),
+            Self::File(path) => Path::new(path).exists(),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Variable(name) => (*name).to_owned(),
+            Self::File(path) => format!("the file {path}"),
+        }
+    }
 }
 
 fn list(texts: &[String]) -> String {

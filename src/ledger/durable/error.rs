@@ -28,6 +28,8 @@ pub enum Trouble {
     Refused(#[source] sqlx::Error),
     #[error("the database takes no writes: it is a replica, or was made read-only")]
     ReadOnly,
+    #[error("commits wait for a synchronous replica that does not confirm them")]
+    Unconfirmed,
     #[error("the database is down, and is tried again every {0:?}")]
     Down(Duration),
     #[error("the rows changed under the claim again and again")]

@@ -41,6 +41,8 @@ pub enum CannotSign {
     Asymmetric,
     #[error("the signature is in the {0}, not in a header")]
     NotInAHeader(String),
+    #[error("the URL holds the digest of the body as it came")]
+    DigestInTheUrl,
     #[error("the delivery as it came doesn't verify")]
     NotVerified(#[from] BadSignature),
 }
@@ -86,7 +88,9 @@ impl Verifier {
 
     /// What filtering this delivery's body needs so that the app's own check passes.
     pub fn can_sign(&self, delivery: &Delivery<'_>) -> Resign {
-        self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| prepared.method.can_sign())
+        self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| {
+            if prepared.method.names_body(delivery) { Resign::Impossible } else { prepared.method.can_sign() }
+        })
     }
 
     /// For a delivery that verified: the headers to put in place of its own, so that `new_body` verifies as it did. Same
@@ -105,6 +109,9 @@ impl Verifier {
         }
         if governing.method.place.header().is_none() {
             return Err(CannotSign::NotInAHeader(governing.method.place.to_string()));
+        }
+        if governing.method.names_body(delivery) {
+            return Err(CannotSign::DigestInTheUrl);
         }
         let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
         for prepared in &self.methods {
@@ -196,6 +203,13 @@ impl Method {
         } else {
             Err(BadSignature::Mismatch(source.to_string()))
         }
+    }
+
+    /// Whether the delivery holds its body's digest where no filtering can change it.
+    fn names_body(&self, delivery: &Delivery<'_>) -> bool {
+        self.body_digest.as_ref().is_some_and(|source| {
+            source.read(delivery, delivery.body, None).is_ok_and(|digest| digest.is_some())
+        })
     }
 
     fn mismatch(&self) -> BadSignature {

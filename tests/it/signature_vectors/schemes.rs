@@ -360,6 +360,9 @@ fn twilio_shared_keys_sign_with_sha256_where_the_header_says_so() {
         .header(SETTINGS, "key=1,algorithm=HMAC_SHA256")
         .header("X-Twilio-Signature", &sender::base64(&sender::hmac_sha256(b"shared", url.as_bytes())));
     assert_eq!(sent.verify(&verifier), Ok(()));
+    // The digest of the body as it came stands in the URL, so that a filtered one could not pass.
+    assert_eq!(verifier.can_sign(&sent.delivery()), Resign::Impossible);
+    assert_eq!(verifier.sign(&sent.delivery(), b"{}"), Err(CannotSign::DigestInTheUrl));
     assert_refused(&sent.body("{}"), &verifier, "mismatch");
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
 use sqlx::query::Query;
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::State;
@@ -22,13 +22,6 @@ use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
 /// A start-up option of our own: a session that shows it is ours alone; behind a pooler it is refused or lost.
 const SESSION_MARK: (&str, &str) = ("umavez.session", "own");
-const READ_SESSION: &str =
-    "select current_setting('umavez.session', true), current_setting('transaction_read_only') = 'on'";
-
-/// How much longer than we a server waits for one statement. Never less: a commit that waits for a synchronous replica
-/// and is cancelled counts as committed, though no replica has it; by then nobody may listen any more.
-const STATEMENT_TIMEOUTS: u32 = 2;
-
 /// Plans that read a whole table look right while it is empty, and are kept while it grows. Left to itself the
 /// planner may also plan each batch anew, by the number of its rows, for as long as running it takes.
 const PLAN_BY_INDEX: [(&str, &str); 6] = [
@@ -82,8 +75,20 @@ impl Postgres {
         Err(trouble)
     }
 
+    /// Whose session it is, whether it takes writes, and whether a commit that its gateway has given up still waits for a
+    /// synchronous replica. One more would only wait too, each in a connection that nobody can end; and until it is
+    /// visible what it wrote can't be released.
+    fn read_session(&self) -> String {
+        format!(
+            "select current_setting('umavez.session', true), current_setting('transaction_read_only') = 'on',
+                exists (select from pg_stat_activity where application_name = 'umavez' and wait_event = 'SyncRep'
+                        and query_start < clock_timestamp() - interval '{} ms')",
+            self.timeout.as_millis()
+        )
+    }
+
     async fn connect_to(&self, server: &PgConnectOptions) -> Result<Link, Trouble> {
-        let statement_timeout = (STATEMENT_TIMEOUTS * self.timeout).as_millis().to_string();
+        let statement_timeout = self.timeout.as_millis().max(1).to_string();
         let own = server
             .clone()
             .options([SESSION_MARK, ("statement_timeout", statement_timeout.as_str())])
@@ -96,11 +101,15 @@ impl Postgres {
             }
             Err(error) => return Err(Trouble::Lost(error)),
         };
-        let session = link.connection.fetch_one(sqlx::raw_sql(READ_SESSION)).await.map_err(Trouble::Lost)?;
+        let session = sqlx::raw_sql(AssertSqlSafe(self.read_session()));
+        let session = link.connection.fetch_one(session).await.map_err(Trouble::Lost)?;
         let mark: Option<String> = session.try_get(0).map_err(Trouble::Lost)?;
         link.pooled = mark.as_deref() != Some(SESSION_MARK.1);
         if session.try_get(1).map_err(Trouble::Lost)? {
             return Err(Trouble::ReadOnly);
+        }
+        if session.try_get(2).map_err(Trouble::Lost)? {
+            return Err(Trouble::Unconfirmed);
         }
         schema::bring_up(&mut link).await?;
         Ok(link)

@@ -23,7 +23,7 @@ use self::connect::Target;
 use self::script::Script;
 use super::breaker::{Breaker, BreakerState, Counters, HotCounts, count};
 use super::value::{self, Value};
-use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Watched};
+use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Watched};
 use crate::config::RedisConfig;
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
@@ -133,16 +133,37 @@ impl Redis {
         let name = value::name(&self.node.prefix, &ask.key);
         let mark = value::mark(ask.fence);
         let reply = self.set(client, name, mark, ask.mark_ttl, Some(SetOptions::NX)).await?;
+        self.seen(reply, ask.fence)
+    }
+
+    fn seen(&self, reply: Reply, asked: Fence) -> Result<HotSeen, HotError> {
         let Some(bytes) = self.bytes(reply)? else { return Ok(HotSeen::Claimed) };
         Ok(match Value::parse(&bytes) {
             Value::Done(done) => HotSeen::Done(done),
-            Value::Mark { fence, .. } if fence == ask.fence => HotSeen::Claimed,
-            Value::Mark { .. } => HotSeen::Processing,
+            Value::Mark { fence, .. } if fence == asked => HotSeen::Claimed,
+            Value::Mark { exposed: true, .. } => HotSeen::Exposed,
+            Value::Mark { .. } | Value::Forgotten => HotSeen::Processing,
             Value::Unreadable => {
                 count(&self.node.counters.unreadable);
                 HotSeen::Processing
             }
         })
+    }
+
+    /// One of the scripts that set a mark, for each of these.
+    pub(super) async fn mark(&self, how: Marking, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
+        let client = &self.client()?;
+        let script = match how {
+            Marking::Expose => &script::EXPOSE,
+            Marking::Take => &script::TAKE,
+        };
+        let one = async |ask: &HotAsk| {
+            let name = value::name(&self.node.prefix, &ask.key);
+            let arguments =
+                [ask.fence.0.to_string(), millis(ask.mark_ttl).to_string()].map(Bytes::from).into();
+            self.seen(self.run(client, script, name, arguments).await?, ask.fence)
+        };
+        join_all(asks.iter().map(one)).await.into_iter().collect()
     }
 
     pub(super) async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
@@ -155,8 +176,12 @@ impl Redis {
 
     async fn done_one(&self, client: &WithOptions<Client>, end: &HotDone) -> Result<(), HotError> {
         let name = value::name(&self.node.prefix, &end.key);
-        let reply = self.set(client, name, value::done(&end.done), end.ttl, None).await?;
-        if self.bytes(reply)?.is_some_and(|old| value::is_watched(&old)) {
+        let reply = self.set(client, name.clone(), value::done(&end.done), end.ttl, None).await?;
+        let old = self.bytes(reply)?.unwrap_or_default();
+        if value::is_forgotten(&old) {
+            return self.delete(client, name).await;
+        }
+        if value::is_watched(&old) {
             let digest = end.key.digest().to_string();
             let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
             self.settle_answer(self.node.channel.as_bytes(), told.await)?;
@@ -183,15 +208,24 @@ impl Redis {
         let client = &self.client()?;
         let reply = self.run(client, &script::WATCH, value::name(&self.node.prefix, key), Vec::new()).await?;
         Ok(match self.bytes(reply)?.map(|bytes| Value::parse(&bytes)) {
-            Some(Value::Mark { .. }) => Watched::Watching,
+            Some(Value::Mark { exposed: false, .. }) => Watched::Watching,
+            Some(Value::Mark { exposed: true, .. }) => Watched::WatchingExposed,
             Some(Value::Done(done)) => Watched::Done(done),
-            Some(Value::Unreadable) | None => Watched::Absent,
+            Some(Value::Unreadable | Value::Forgotten) | None => Watched::Absent,
         })
     }
 
+    /// Leaves a word that outlasts whatever is on its way: an end that lands later takes itself back.
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         let client = &self.client()?;
         let name = value::name(&self.node.prefix, key);
+        let expiry = Some(Expiration::PX(millis(value::FORGOTTEN_TTL)));
+        let answer = client.set::<(), _, _>(name.clone(), value::forgotten(), expiry, None, false);
+        let answer = Box::pin(answer).await;
+        self.settle_answer(&name, answer)
+    }
+
+    async fn delete(&self, client: &WithOptions<Client>, name: Bytes) -> Result<(), HotError> {
         let answer = Box::pin(client.del::<(), _>(name.clone())).await;
         self.settle_answer(&name, answer)
     }
