@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{
     Connection, Delivery, Gate, Gateway, ORDERS, Reply, Upstream, eventually, nobody, order, send, try_send,
 };
+use crate::tls::caller::Caller;
+use crate::tls::pki::{Authority, Folder};
 
 const ROUTE_B: &str = "\n[[route]]\nname = \"b\"\npath = \"/b\"\nkey = [\"$.id\"]\n";
 const RELOADED: &str = "umavez_config_last_reload_successful";
@@ -271,4 +273,38 @@ async fn reloads_under_load_lose_no_request_and_double_no_series() {
     let counted = metrics.value("umavez_items_total", &[("route", "orders"), ("verdict", "first")]);
     assert!((counted - f64::from(u32::try_from(sent).unwrap())).abs() < 0.5, "{counted} of {sent}");
     assert_eq!(metrics.value(RELOADS, &[("result", "success")]), 40.0);
+}
+
+#[tokio::test]
+async fn certificates_come_and_change_by_a_reload_and_a_broken_one_changes_nothing() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).route(ORDERS).start().await;
+    let mut plain = gateway.connect().await;
+    let old = authority.issue(&["hooks.example"]);
+    let pair = folder.pair("old", &old);
+    gateway.edit("[upstream]", &format!("[public_tls]\ncertificates = {pair}\n[upstream]"));
+    assert_eq!(gateway.reload().await.json()["settings"], serde_json::json!(["public_tls"]));
+    let caller = Caller::trusting(&authority, "hooks.example");
+    assert_eq!(caller.shown(gateway.address()).await, old.der());
+    assert_eq!(caller.send(gateway.address(), &order("1")).await.unwrap().status(), 200);
+    // Who was connected before goes on as before.
+    assert_eq!(plain.send(&order("1")).await.verdict(), "duplicate");
+
+    // The new pair's key is another's, and a route goes in the same file: neither is taken.
+    let new = authority.issue(&["hooks.example"]);
+    let wrong = folder.pair("new", &new).replace("new.key", "old.key");
+    assert!(wrong.contains("old.key"), "{wrong}");
+    gateway.edit(&pair, &wrong);
+    gateway.edit("path = \"/hooks\"", "path = \"/elsewhere\"");
+    let told = gateway.reload().await;
+    assert_eq!(told.status, 422, "{}", told.text());
+    assert!(told.text().contains("public_tls.certificates"), "{}", told.text());
+    assert_eq!(caller.shown(gateway.address()).await, old.der());
+    assert_eq!(plain.send(&order("1")).await.verdict(), "duplicate");
+
+    gateway.edit("old.key", "new.key");
+    assert_eq!(gateway.reload().await.status, 200);
+    assert_eq!(caller.shown(gateway.address()).await, new.der());
+    assert_eq!(plain.send(&order("1")).await.verdict(), "", "the route is elsewhere now");
 }
