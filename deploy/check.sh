@@ -86,13 +86,16 @@ unit() {
     fi
     # The program need not be installed for its unit to be right.
     sed 's|/usr/local/bin/umavez|/bin/true|' deploy/umavez.service >"$work/umavez.service"
-    passes umavez.service systemd-analyze verify --man=no "$work/umavez.service"
-    if grep . "$work/log"; then fail "umavez.service: systemd has something to say"; fi
+    cp deploy/umavez.socket "$work/"
+    for unit in umavez.service umavez.socket; do
+        passes "$unit" systemd-analyze verify --man=no "$work/$unit"
+        if grep . "$work/log"; then fail "$unit: systemd has something to say"; fi
+    done
     # Exposure 0 (shut in) to 10: a setting that is dropped shows.
     passes "umavez.service's hardening" systemd-analyze security --offline=true --threshold=20 "$work/umavez.service"
-    sed 's|^Type=exec$|Type=exek|' "$work/umavez.service" >"$work/broken.service"
+    sed 's|^Type=notify$|Type=notifx|' "$work/umavez.service" >"$work/broken.service"
     systemd-analyze verify --man=no "$work/broken.service" >"$work/log" 2>&1 || true
-    grep -q exek "$work/log" || fail "umavez.service: a broken copy passed"
+    grep -q notifx "$work/log" || fail "umavez.service: a broken copy passed"
     grep -vE '^(NoNewPrivileges|ProtectSystem|SystemCallFilter|CapabilityBoundingSet)=' "$work/umavez.service" >"$work/open.service"
     refuses "umavez.service's hardening" exposure systemd-analyze security --offline=true --threshold=20 "$work/open.service"
 }

@@ -1,16 +1,21 @@
-//! The admin listener: /metrics, /live, /ready and the event API. Never the public listener's business.
+//! The admin listener: /metrics, /live, /ready, /reload and the event API. Never the public listener's business.
 
 mod events;
 mod payload;
+mod reload;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+pub use reload::{Reload, Reloaded, WAITING_RELOADS_MAX};
 
 use crate::config::Secret;
 use crate::flow::Flow;
@@ -28,10 +33,24 @@ pub struct Admin {
     pub flow: Flow,
     pub prometheus: PrometheusHandle,
     pub stores: Stores,
-    /// Set on a listener that isn't loopback; asked for everything but /live and /ready.
-    pub token: Option<Secret>,
+    pub token: Token,
+    pub reloads: mpsc::Sender<Reload>,
     /// Cancelled when the gateway drains.
     pub draining: CancellationToken,
+}
+
+/// What is asked for everything but /live and /ready; set on a listener that isn't loopback. A reload swaps it.
+#[derive(Clone, Debug)]
+pub struct Token(Arc<ArcSwapOption<Secret>>);
+
+impl Token {
+    pub fn new(token: Option<Secret>) -> Self {
+        Self(Arc::new(ArcSwapOption::from_pointee(token)))
+    }
+
+    pub fn swap(&self, token: Option<Secret>) {
+        self.0.store(token.map(Arc::new));
+    }
 }
 
 impl Admin {
@@ -51,6 +70,7 @@ impl Admin {
             (&Method::GET, "/events") => self.show(&request).await,
             (&Method::GET, "/events/held") => self.held(&request).await,
             (&Method::GET, "/actions") => self.actions(&request).await,
+            (&Method::POST, "/reload") => self.reload(peer).await,
             (&Method::POST, "/events/replay") => self.replay(&request, peer).await,
             (&Method::POST, path) => match events::override_of(path) {
                 Some(change) => self.change(&request, change, peer).await,
@@ -62,7 +82,8 @@ impl Admin {
 
     /// Compared in constant time: the answer's delay tells nothing about the token.
     fn allows<B>(&self, request: &Request<B>) -> bool {
-        let Some(token) = &self.token else { return true };
+        let token = self.token.0.load();
+        let Some(token) = &*token else { return true };
         let given =
             request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         given.is_some_and(|given| {
@@ -94,7 +115,7 @@ impl Admin {
 }
 
 fn unknown() -> Response<Bytes> {
-    let known = ["/live", "/ready", "/metrics", "/events", "/events/held", "/actions"];
+    let known = ["/live", "/ready", "/metrics", "/events", "/events/held", "/actions", "/reload"];
     json(StatusCode::NOT_FOUND, &serde_json::json!({"error": "no such page", "pages": known}))
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use umavez::config::{Config, Durable, Hot, RouteConfig, show_duration};
+use umavez::config::{Config, Durable, Hot, Mode, RouteConfig, show_duration};
 use umavez::gateway::Probed;
 use umavez::tls::{Clients, ListenerFiles};
 
@@ -120,13 +120,17 @@ fn route_line(route: &RouteConfig) -> String {
     let what = route.provider.as_ref().map_or("own key", |provider| provider.name.as_str());
     let signed = if route.secrets.is_empty() && route.public_key.is_none() { "unsigned" } else { "signed" };
     format!(
-        "{}: {methods} {}{} to {}; {what}, {signed}, remembered {} (hot) and {} (durable)",
+        "{}: {methods} {}{} to {}; {what}, {signed}, remembered {} (hot) and {} (durable){}",
         route.name,
         route.host.as_deref().unwrap_or_default(),
         route.path.0,
         route.upstream,
         show_duration(route.terms.hot_ttl),
         show_duration(route.terms.durable_ttl),
+        match route.mode {
+            Mode::Inline => "",
+            Mode::Shadow => "; in shadow: counts, and forwards everything",
+        },
     )
 }
 

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use umavez::config::{Config, Secret, Warning, WithoutFile};
+use umavez::config::{Config, ConfigFile, Secret, Warning, WithoutFile};
+use umavez::gateway::{Notify, Start};
+use umavez::listen::Inherited;
 
 use super::{Failure, environment, load, log};
 
@@ -27,6 +29,10 @@ pub(super) struct Run {
     #[arg(long, value_name = "FILE", required_unless_present = "upstream", conflicts_with_all =
         ["upstream", "provider", "secret_env", "listen", "admin", "data"])]
     config: Option<PathBuf>,
+    /// Take the listening sockets over from the gateway that runs, which then stops; nobody is refused meanwhile.
+    /// Both need the file's `[listen] handover`
+    #[arg(long, requires = "config")]
+    takeover: bool,
     /// Without a file: the app, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL", requires = "provider")]
     upstream: Option<String>,
@@ -49,12 +55,23 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let passed = Inherited::from_systemd().map_err(|error| {
+            Failure::Other(anyhow::Error::new(error).context("the sockets that systemd passed"))
+        })?;
+        let takeover = self.takeover;
+        let notify = Notify(environment().remove("NOTIFY_SOCKET"));
+        let file = self.config.clone().map(|path| ConfigFile { path, env: environment() });
         let (config, warnings) = self.config()?;
+        if takeover && config.listen.handover.is_none() {
+            let mend = "--takeover: the file names no [listen] handover; write handover = \"/run/umavez/handover.sock\"";
+            return Err(Failure::Usage(mend.to_owned()));
+        }
         let _flushed_at_the_end = log::start(&config.log)?;
         for warning in &warnings {
             tracing::warn!(place = %warning.place, field = warning.field, "{}", warning.text);
         }
-        umavez::gateway::run(config).map_err(Failure::Other)
+        umavez::gateway::run(config, Start { file, passed, takeover, notify, hangup: None })
+            .map_err(Failure::Other)
     }
 
     fn config(self) -> Result<(Config, Vec<Warning>), Failure> {

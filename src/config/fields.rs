@@ -14,7 +14,8 @@ pub(super) const TOP: &[&str] = &[
     "route",
 ];
 
-pub(super) const LISTEN: &[&str] = &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace"];
+pub(super) const LISTEN: &[&str] =
+    &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace", "handover"];
 
 /// Of `public_tls` and `admin_tls`.
 pub(super) const TLS: &[&str] = &["certificates", "client_ca", "client_auth", "min_version"];
@@ -45,6 +46,7 @@ pub(super) const ROUTE: &[&str] = &[
     "name",
     "host",
     "path",
+    "mode",
     "method",
     "provider",
     "key",

@@ -1,6 +1,6 @@
 //! Reads a configuration file from its first byte to a Config, or to every reason why there is none.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
@@ -15,6 +15,21 @@ use crate::flow::RouteTable;
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Most routes of one file.
 const ROUTES_MAX: usize = 10_000;
+
+/// Where a configuration was read from, and is read from again.
+#[derive(Clone)]
+pub struct ConfigFile {
+    pub path: PathBuf,
+    /// As it was when the process began: what a running process was given doesn't change.
+    pub env: Environment,
+}
+
+impl ConfigFile {
+    /// Reads it as [`Config::load`] does.
+    pub fn load(&self) -> Result<(Config, Vec<Warning>), ConfigErrors> {
+        Config::load(&self.path, &self.env)
+    }
+}
 
 impl Config {
     /// Reads `path`. Secrets are taken from `env` and from the files that it names; relative paths in it are
@@ -62,7 +77,7 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
     let around = Around {
         providers: &known,
         upstream: upstream.as_ref(),
-        answer_bytes_max: limits.answer_bytes_max,
+        limits: &limits,
         client_certificates: tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
     };
     let routes = routes(&top, &around);

@@ -2,6 +2,7 @@
 //! problem is told at once, with its place and its mend.
 
 mod capture;
+mod changes;
 mod credentials;
 mod embedded;
 mod fields;
@@ -25,8 +26,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use changes::Changes;
 pub use embedded::WithoutFile;
 pub use fields::FIELDS;
+pub use load::ConfigFile;
 pub use pattern::{RoutePath, Scope};
 pub use problem::{ConfigErrors, Fault, Place, Problem, Warning};
 pub use secret::Secret;
@@ -96,9 +99,11 @@ pub struct Listen {
     pub workers: usize,
     /// How long a stop waits for what is under way; default 75 s (longer than the default route timeout).
     pub grace: Duration,
+    /// A Unix socket through which the next gateway process gets this one's listening sockets.
+    pub handover: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hot {
     /// In the process, at most so many bytes.
     Memory {
@@ -107,7 +112,7 @@ pub enum Hot {
     Redis(RedisConfig),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
     /// `redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`; may hold a password, so it is a secret.
     pub url: Secret,
@@ -117,13 +122,13 @@ pub struct RedisConfig {
     pub timeout: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Durable {
     Sqlite { path: PathBuf },
     Postgres(PostgresConfig),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresConfig {
     pub url: Secret,
     /// How long one statement may take before the store counts as unreachable; default 5 s.
@@ -153,6 +158,7 @@ pub struct RouteConfig {
     pub name: Arc<str>,
     pub host: Option<String>,
     pub path: RoutePath,
+    pub mode: Mode,
     /// Methods whose requests are events; default every method but GET, HEAD, OPTIONS, (TRACE, CONNECT).
     pub methods: Option<Vec<http::Method>>,
     pub provider: Option<Arc<Provider>>,
@@ -173,6 +179,9 @@ pub struct RouteConfig {
     /// 503 unless the route chooses 409.
     pub in_flight_answer: http::StatusCode,
     pub body_limit: usize,
+    /// `limits.body_timeout` and `limits.answer_bytes_max`, which hold for every route.
+    pub body_timeout: Duration,
+    pub answer_bytes_max: usize,
     pub done: StatusSet,
     pub on_keyless: OnKeyless,
     pub on_unsigned: OnUnsigned,
@@ -198,6 +207,25 @@ pub struct Capture {
     pub folder: PathBuf,
     pub deliveries_max: usize,
     pub bytes_max: usize,
+}
+
+/// What a route does with the verdicts on its events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Copies are answered by the gateway.
+    #[default]
+    Inline,
+    /// Verdicts are counted, and everything is forwarded as it came.
+    Shadow,
+}
+
+impl Mode {
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Shadow => "shadow",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
 use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
-    DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, capture, credentials, fields,
-    handshake, providers, tls, units,
+    DuplicateAnswer, HandshakeBy, Limits, Mode, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target,
+    capture, credentials, fields, handshake, providers, tls, units,
 };
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::{ItemRules, Provider};
@@ -35,7 +35,7 @@ const KEY_PARTS_MAX: usize = 16;
 pub(super) struct Around<'a> {
     pub(super) providers: &'a providers::Known,
     pub(super) upstream: Option<&'a Target>,
-    pub(super) answer_bytes_max: usize,
+    pub(super) limits: &'a Limits,
     /// Whether callers can present certificates at all.
     pub(super) client_certificates: bool,
 }
@@ -77,11 +77,13 @@ pub(super) fn read<'a>(
     };
     let times = times(&route, provider.as_deref());
     let receipt_limit = route.size("receipt_limit", 0..=16 * MIB).unwrap_or(64 * 1024);
-    if receipt_limit > around.answer_bytes_max {
+    if receipt_limit > around.limits.answer_bytes_max {
         let fault = Fault::new("is above limits.answer_bytes_max", "lower it, or raise the other");
         route.fail("receipt_limit", fault);
     }
-    Some(RouteConfig {
+    let mode = choice(&route, "mode", &MODES).unwrap_or_default();
+    let read = RouteConfig {
+        mode,
         methods: methods(&route),
         host,
         items: items?,
@@ -97,6 +99,8 @@ pub(super) fn read<'a>(
         in_flight_wait: times.in_flight_wait,
         in_flight_answer: in_flight_answer(&route, provider.as_deref()),
         body_limit: route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB),
+        body_timeout: around.limits.body_timeout,
+        answer_bytes_max: around.limits.answer_bytes_max,
         done: done(&route, provider.as_deref()),
         on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
         on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),
@@ -111,8 +115,28 @@ pub(super) fn read<'a>(
         name: name?.into(),
         path: path?,
         provider,
-    })
+    };
+    match mode {
+        Mode::Inline => Some(read),
+        Mode::Shadow => Some(shadow(&route, read)),
+    }
 }
+
+/// In shadow everything is forwarded as it came: what would hold, refuse, answer or take away gives way until the
+/// route's mode changes.
+fn shadow(route: &Section<'_>, written: RouteConfig) -> RouteConfig {
+    route.warn("mode", "in shadow: verdicts are counted, and every copy is forwarded");
+    RouteConfig {
+        terms: Terms { on_unknown: OnUnknown::Retry, ..written.terms },
+        on_keyless: OnKeyless::Forward,
+        on_durable_down: OnDurableDown::Reject,
+        handshake: HandshakeBy::App,
+        strip_headers: Vec::new(),
+        ..written
+    }
+}
+
+const MODES: [(&str, Mode); 2] = [("inline", Mode::Inline), ("shadow", Mode::Shadow)];
 
 const IN_FLIGHT_ANSWERS: [(&str, StatusCode); 2] =
     [("503", StatusCode::SERVICE_UNAVAILABLE), ("409", StatusCode::CONFLICT)];

@@ -32,6 +32,7 @@ impl Default for Listen {
             trusted_proxies: Vec::new(),
             workers: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             grace: Duration::from_secs(75),
+            handover: None,
         }
     }
 }
@@ -67,6 +68,10 @@ pub(super) fn listen(top: &Section<'_>) -> Listen {
         trusted_proxies: section.field("trusted_proxies").map(|field| networks(&field)).unwrap_or_default(),
         workers: section.count("workers", 1..=1024).unwrap_or(default.workers),
         grace: section.duration("grace", Duration::ZERO..=HOUR).unwrap_or(default.grace),
+        handover: section
+            .field("handover")
+            .and_then(|field| field.expanded())
+            .map(|path| top.source.directory.join(path.text)),
     };
     if !listen.admin.ip().is_loopback() && section.field("admin_token").is_none() {
         let fault = Fault::new(

@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Environment};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Start};
 use crate::metrics;
 use script::Line;
 use toys::App;
@@ -31,7 +31,7 @@ pub fn run(keep: bool) -> anyhow::Result<bool> {
         let tracker = TaskTracker::new();
         let app = App::start(&tracker).await?;
         let config = config(directory.path(), &app)?;
-        let gateway = Gateway::start(config, prometheus.clone()).await?;
+        let gateway = Gateway::start(config, prometheus.clone(), Start::default()).await?;
         println!("umavez demo: a gateway on {}, a toy app behind it on {}\n", gateway.public, app.address);
         let lines = script::play(gateway.public, &app).await?;
         print!("{}", table(&lines));

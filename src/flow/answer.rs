@@ -18,6 +18,9 @@ pub(super) const UMAVEZ: HeaderName = HeaderName::from_static("umavez");
 /// Marks the answer to a copy.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
+/// What the `Umavez` header says where there is no verdict to tell.
+pub(super) const REFUSED: &str = "refused";
+
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// When a sender that met an event in flight, or a store that is away, should come again.
@@ -84,7 +87,7 @@ impl Refusal {
             Self::InFlight { .. } => Said::InFlight.label(),
             Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
             Self::Keyless => Said::Keyless.label(),
-            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } => "refused",
+            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } => REFUSED,
         }
     }
 

@@ -37,41 +37,51 @@ pub enum BodyError {
     NotUnderstood,
 }
 
-/// The whole body, if it is at most `limit` bytes and arrives within `patience`. A declared length past the limit
-/// is refused before anything is read, so that no `100 Continue` invites it.
-pub async fn read(body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, BodyError> {
+/// A body that has arrived.
+#[derive(Debug)]
+pub enum Came {
+    Whole(Bytes),
+    /// It is longer than the limit: what was read, and the rest.
+    Longer(Bytes, Incoming),
+}
+
+/// The whole body, if it is at most `limit` bytes and arrives within `patience`. Where a length past the limit is
+/// declared, nothing is read, so that no `100 Continue` invites it.
+pub async fn read(mut body: Incoming, limit: usize, patience: Duration) -> Result<Came, BodyError> {
     if body.is_end_stream() {
-        return Ok(Bytes::new());
+        return Ok(Came::Whole(Bytes::new()));
     }
     if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
-        return Err(BodyError::TooLarge(limit));
+        return Ok(Came::Longer(Bytes::new(), body));
     }
-    match tokio::time::timeout(patience, read_all(body, limit)).await {
-        Ok(result) => result,
+    match tokio::time::timeout(patience, read_all(&mut body, limit)).await {
+        Ok(Ok(bytes)) if bytes.len() > limit => Ok(Came::Longer(bytes, body)),
+        Ok(result) => result.map(Came::Whole),
         Err(_elapsed) => Err(BodyError::Timeout(patience)),
     }
 }
 
-async fn read_all(mut body: Incoming, limit: usize) -> Result<Bytes, BodyError> {
+/// The whole body; or, where it is longer than `limit`, as much as it took to see that.
+async fn read_all(body: &mut Incoming, limit: usize) -> Result<Bytes, BodyError> {
     let declared = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
         let length = first.len() + whole.len() + piece.len();
-        if length > limit {
-            return Err(BodyError::TooLarge(limit));
-        }
         if whole.is_empty() && first.is_empty() {
             first = piece; // most bodies come in one piece: no copy
-            continue;
+        } else {
+            if whole.is_empty() {
+                // Not more than what has come by a power of two: a declared length is only a promise.
+                whole.reserve(declared.unwrap_or(length).min(length.saturating_mul(8)));
+                whole.extend_from_slice(&std::mem::take(&mut first));
+            }
+            whole.extend_from_slice(&piece);
         }
-        if whole.is_empty() {
-            // Not more than what has come by a power of two: a declared length is only a promise.
-            whole.reserve(declared.unwrap_or(length).min(length.saturating_mul(8)));
-            whole.extend_from_slice(&std::mem::take(&mut first));
+        if length > limit {
+            break;
         }
-        whole.extend_from_slice(&piece);
     }
     Ok(if whole.is_empty() { first } else { whole.freeze() })
 }

@@ -5,6 +5,7 @@ pub mod body;
 pub mod capture;
 mod forward;
 mod handshake;
+mod live;
 pub mod pass;
 mod plan;
 mod prepared;
@@ -12,6 +13,7 @@ mod proxy;
 mod resubmit;
 mod route;
 mod settle;
+mod shadow;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +24,15 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::clock::{Clock, monotonic};
-use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
+use crate::config::{Mode, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
-use crate::listen::Slot;
+use crate::listen::{Peer, Slot};
 use crate::metrics;
 use crate::providers::{Items, Redactor};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
+pub use live::{Live, Shared};
 pub use pass::Tunnels;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::{Done, Work};
@@ -41,19 +44,11 @@ pub use route::{RouteConflict, RouteTable};
 pub struct Flow {
     ledger: Ledger,
     upstream: Arc<Upstream>,
-    shared: Arc<Shared>,
+    /// Looked at once for each request, when it comes.
+    live: Live,
+    clock: Clock,
     /// What outlives a request's connection: drain waits for it.
     tunnels: Tunnels,
-}
-
-/// What all serving threads share.
-#[derive(Debug)]
-pub struct Shared {
-    pub routes: Routes,
-    /// Where what matches no route goes.
-    pub default: Option<Target>,
-    pub limits: Limits,
-    pub clock: Clock,
 }
 
 /// A request of a dedup route that has arrived whole.
@@ -74,48 +69,56 @@ enum Arrival {
     Event(Work),
     /// What the provider sent to check the URL, answered.
     Handshake(Response<Bytes>),
+    /// In shadow, a body past the limit: what was read of it, and the request with the rest.
+    Longer(Bytes, Request<Incoming>),
 }
 
 impl Flow {
-    pub fn new(ledger: Ledger, upstream: Upstream, shared: Arc<Shared>, tunnels: Tunnels) -> Self {
-        Self { ledger, upstream: Arc::new(upstream), shared, tunnels }
+    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Self {
+        Self { ledger, upstream: Arc::new(upstream), live, clock, tunnels }
     }
 
     /// Answers one request, whatever becomes of it.
-    pub async fn receive(&self, request: Request<Incoming>, caller: Caller, slot: Slot) -> Response<Body> {
+    pub async fn receive(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-        let found = self.shared.routes.find(request.method(), host, request.uri().path());
+        let (found, caller) = self
+            .live
+            .look(|shared| (shared.find(request.method(), host, request.uri().path()), shared.caller(&peer)));
+        let slot = peer.slot();
         match found {
             // Boxed, as passing through is: hyper moves a request's future, and keeps room for it per connection.
             Found::Event { route, path_params } => {
-                Box::pin(self.once(route, path_params, request, caller)).await
+                Box::pin(self.once(route, path_params, request, caller, slot)).await
             }
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
-                None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
+                None => self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await,
             },
-            Found::Nothing => self.pass(self.shared.default.as_ref(), request, caller, slot).await,
+            Found::Nothing(default) => {
+                self.pass(default.as_deref(), Bytes::new(), request, caller, slot).await
+            }
         }
     }
 
     /// What people may see of the deliveries of the route with this name.
-    pub fn redactor(&self, route: &str) -> Option<&Redactor> {
-        self.shared.routes.redactor(route)
+    pub fn redactor(&self, route: &str) -> Option<Redactor> {
+        self.live.look(|shared| shared.routes.redactor(route).cloned())
     }
 
     /// The values of the placeholders in the path of its route, for a request that is an event.
     pub fn path_params(&self, request: &Request<Bytes>) -> Vec<(String, String)> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        match self.shared.routes.find(request.method(), host, request.uri().path()) {
+        match self.live.look(|shared| shared.find(request.method(), host, request.uri().path())) {
             Found::Event { path_params, .. } => path_params,
-            Found::PassThrough(_) | Found::Nothing => Vec::new(),
+            Found::PassThrough(_) | Found::Nothing(_) => Vec::new(),
         }
     }
 
     async fn pass(
         &self,
         target: Option<&Target>,
+        read: Bytes,
         request: Request<Incoming>,
         caller: Caller,
         slot: Slot,
@@ -124,7 +127,7 @@ impl Flow {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return answer.map(Body::from);
         };
-        let passing = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot);
+        let passing = pass::pass(&self.upstream, target, (read, request), &caller, &self.tunnels, slot);
         let answer = Box::pin(passing).await;
         metrics::passed(answer.status());
         answer
@@ -137,12 +140,17 @@ impl Flow {
         path_params: Vec<(String, String)>,
         request: Request<Incoming>,
         caller: Caller,
+        slot: Slot,
     ) -> Response<Body> {
         let began = monotonic();
         let done = match self.arrive(&route, path_params, request, caller).await {
             Err(refusal) => refused(&refusal),
             Ok(Arrival::Event(work)) => self.to_the_end(work).await,
             Ok(Arrival::Handshake(answer)) => answered(answer),
+            Ok(Arrival::Longer(read, request)) => {
+                route.metrics.request(metrics::Answer::TooLarge);
+                return self.pass(Some(&route.config.upstream), read, request, caller, slot).await;
+            }
         };
         route.metrics.request(done.class);
         let took = began.elapsed();
@@ -152,6 +160,7 @@ impl Flow {
         tracing::info!(
             target: "umavez::request",
             route = &*route.config.name,
+            mode = (route.config.mode == Mode::Shadow).then_some("shadow"),
             verdict = done.said,
             answer = done.class.label(),
             status = done.answer.status().as_u16(),
@@ -173,26 +182,43 @@ impl Flow {
         caller: Caller,
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
-        route.admit(request.extensions().get()).map_err(|stranger| unsigned_refusal(route, &stranger))?;
+        let shadow = config.mode == Mode::Shadow;
+        let admitted = route.admit(request.extensions().get());
+        let admitted = admitted.map_err(|stranger| unsigned_refusal(route, &stranger));
+        let admitted = if shadow { admitted } else { Ok(admitted?) };
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
-        let raw = body::read(incoming, config.body_limit, self.shared.limits.body_timeout)
-            .await
-            .map_err(refusal)?;
+        let came = body::read(incoming, config.body_limit, config.body_timeout).await.map_err(refusal)?;
+        let raw = match came {
+            body::Came::Whole(raw) => raw,
+            body::Came::Longer(read, rest) if shadow => {
+                return Ok(Arrival::Longer(read, Request::from_parts(parts, rest)));
+            }
+            body::Came::Longer(_, _) => return Err(Refusal::TooLarge(config.body_limit)),
+        };
         let decoded = match body::decoded(&parts.headers, &raw, config.body_limit) {
             Ok(decoded) => decoded,
-            Err(body::BodyError::TooLarge(limit)) => return Err(Refusal::TooLarge(limit)),
+            Err(body::BodyError::TooLarge(limit)) if !shadow => return Err(Refusal::TooLarge(limit)),
             // What can't be decoded isn't understood: it passes, keyless.
             Err(
-                body::BodyError::Timeout(_) | body::BodyError::Broken(_) | body::BodyError::NotUnderstood,
+                body::BodyError::TooLarge(_)
+                | body::BodyError::Timeout(_)
+                | body::BodyError::Broken(_)
+                | body::BodyError::NotUnderstood,
             ) => raw.clone(),
         };
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
-        let now = self.shared.clock.now();
+        let now = self.clock.now();
         let unsigned = route.unsigned_handshake(&arrived);
-        if unsigned.is_none() {
-            route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad))?;
+        let verified = match (admitted, unsigned) {
+            (Ok(()), None) => route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad)),
+            (admitted, _) => admitted,
+        };
+        match verified {
+            // It touches no store: else a forged event would be known when the mode changes.
+            Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
+            verified => verified?,
         }
         let mut items = if unsigned.is_some() { Items::none() } else { route.items(&arrived) };
         if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
@@ -202,7 +228,7 @@ impl Flow {
             items = Items::none();
         }
         route.capture(&arrived);
-        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, replay: None }))
+        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, unsigned: false, replay: None }))
     }
 
     /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
@@ -221,7 +247,7 @@ impl Flow {
     }
 
     async fn send(&self, config: &RouteConfig, request: Request<Bytes>) -> Outcome {
-        let longest = self.shared.limits.answer_bytes_max;
+        let longest = config.answer_bytes_max;
         match self.upstream.forward(&config.upstream, request, config.timeout, longest).await {
             Outcome::Answered(mut answer) => {
                 headers::drop_reserved(answer.headers_mut());
@@ -256,7 +282,8 @@ fn refusal(error: body::BodyError) -> Refusal {
 
 fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {
     route.metrics.unsigned.increment(1);
-    tracing::warn!(route = %route.config.name, error = %bad, "refused: unsigned");
+    let mode = route.config.mode.label();
+    tracing::warn!(route = %route.config.name, mode, error = %bad, "unsigned");
     Refusal::Unsigned {
         answer: match route.config.on_unsigned {
             OnUnsigned::Unauthorized => StatusCode::UNAUTHORIZED,

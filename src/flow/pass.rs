@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
@@ -28,11 +29,12 @@ pub struct Tunnels {
     pub shutdown: CancellationToken,
 }
 
-/// Passes a request to the app and its answer back. Failures are answered 502 or 504.
+/// Passes a request to the app and its answer back; what was read of its body already goes first. Failures are answered
+/// 502 or 504.
 pub async fn pass(
     upstream: &Arc<Upstream>,
     target: &Target,
-    mut request: Request<Incoming>,
+    (read, mut request): (Bytes, Request<Incoming>),
     caller: &Caller,
     tunnels: &Tunnels,
     slot: Slot,
@@ -44,7 +46,7 @@ pub async fn pass(
     if let Some(protocol) = upgrade {
         headers::set_upgrade(request.headers_mut(), protocol);
     }
-    let mut answer = match upstream.stream(target, request).await {
+    let mut answer = match upstream.stream(target, read, request).await {
         Ok(answer) => answer,
         Err(error) => {
             tracing::warn!(

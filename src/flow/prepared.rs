@@ -9,7 +9,7 @@ use super::Arrived;
 use super::capture::{Album, Recorder};
 use super::route::{Match, RouteTable};
 use crate::clock::UnixMillis;
-use crate::config::RouteConfig;
+use crate::config::{RouteConfig, Target};
 use crate::listen::ClientNames;
 use crate::metrics;
 use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Verifier};
@@ -43,8 +43,8 @@ pub enum Found {
     Event { route: Arc<Route>, path_params: Vec<(String, String)> },
     /// Not an event, though its path belongs to a route: a handshake, a probe.
     PassThrough(Arc<Route>),
-    /// No route's business.
-    Nothing,
+    /// No route's business: it goes here, if anywhere.
+    Nothing(Option<Arc<Target>>),
 }
 
 /// Why a route can't be served as configured.
@@ -106,7 +106,7 @@ impl Route {
         let signs_unchecked =
             signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
         let named = provider.map_or("none", |provider| &provider.name);
-        let metrics = metrics::Route::new(&config.name, named);
+        let metrics = metrics::Route::new(&config.name, named, config.mode.label());
         let redactor = Redactor::new(provider.map(|provider| &**provider), Some(&config.items))
             .knowing(secrets)
             .knowing(config.verify_tokens.iter().map(|token| token.expose().as_bytes()));
@@ -180,14 +180,11 @@ impl Routes {
         self.routes.iter().find(|route| &*route.config.name == name).map(|route| &route.redactor)
     }
 
-    /// The route of a request. `host` is as in the request: any case, with or without a port.
-    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Found {
-        match self.table.find(method, host, path) {
-            Some(Match { index, path_params, event: true, .. }) => {
-                Found::Event { route: Arc::clone(&self.routes[index]), path_params }
-            }
-            Some(Match { index, event: false, .. }) => Found::PassThrough(Arc::clone(&self.routes[index])),
-            None => Found::Nothing,
-        }
+    /// The route of a request; `None` where it is no route's. `host` is as in the request: any case, with or without
+    /// a port.
+    pub(super) fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Found> {
+        let Match { index, path_params, event } = self.table.find(method, host, path)?;
+        let route = Arc::clone(&self.routes[index]);
+        Some(if event { Found::Event { route, path_params } } else { Found::PassThrough(route) })
     }
 }

@@ -16,7 +16,7 @@ use super::prepared::Route;
 use super::settle::{Ending, rule};
 use super::{Arrived, Flow};
 use crate::clock::monotonic;
-use crate::config::{OnDurableDown, OnKeyless, RouteConfig};
+use crate::config::{Mode, OnDurableDown, OnKeyless, RouteConfig};
 use crate::ledger::{
     Ask, Claimed, Conditions, EventKey, Fingerprint, OnUnknown, Payload, Receipt, Settlement, Verdict,
     Waited, Waiter, WithoutDurable,
@@ -34,6 +34,8 @@ pub(super) struct Work {
     pub(super) route: Arc<Route>,
     pub(super) arrived: Arrived,
     pub(super) items: Items,
+    /// The signature is missing or wrong. In shadow only: any other route refuses such a request.
+    pub(super) unsigned: bool,
     /// Set where a person replays a held event.
     pub(super) replay: Option<Replay>,
 }
@@ -59,16 +61,19 @@ pub(super) struct Done {
 }
 
 /// The items that have keys, and those whose key came before in the same request.
-struct Keyed {
-    places: Vec<usize>,
-    asks: Vec<Ask>,
+pub(super) struct Keyed {
+    pub(super) places: Vec<usize>,
+    pub(super) asks: Vec<Ask>,
     /// (the later item, the earlier one of the same key)
-    twins: Vec<(usize, usize)>,
+    pub(super) twins: Vec<(usize, usize)>,
 }
 
 impl Flow {
     /// The steps, top to bottom.
     pub(super) async fn proxy(&self, work: Work) -> Done {
+        if work.route.config.mode == Mode::Shadow && work.replay.is_none() {
+            return self.shadow(work).await;
+        }
         let keyed = Keyed::of(&work);
         let key = keyed.asks.first().map(|ask| ask.key.digest().short());
         let mut run = Run { flow: self, work, key, attempt: 0, elsewhere: Duration::ZERO };
@@ -96,7 +101,7 @@ impl Flow {
 
 /// What became of the items that others process.
 #[derive(Default)]
-struct Heard {
+pub(super) struct Heard {
     duplicates: Vec<Duplicate>,
     held: usize,
     /// One isn't done in time: the sender must come again.
@@ -104,12 +109,12 @@ struct Heard {
 }
 
 /// One request under way.
-struct Run<'a> {
-    flow: &'a Flow,
-    work: Work,
-    key: Option<String>,
-    attempt: u32,
-    elsewhere: Duration,
+pub(super) struct Run<'a> {
+    pub(super) flow: &'a Flow,
+    pub(super) work: Work,
+    pub(super) key: Option<String>,
+    pub(super) attempt: u32,
+    pub(super) elsewhere: Duration,
 }
 
 impl Run<'_> {
@@ -117,7 +122,7 @@ impl Run<'_> {
         &self.work.route.config
     }
 
-    async fn claim(&self, asks: Vec<Ask>) -> Vec<Verdict> {
+    pub(super) async fn claim(&self, asks: Vec<Ask>) -> Vec<Verdict> {
         if asks.is_empty() {
             return Vec::new();
         }
@@ -234,7 +239,7 @@ impl Run<'_> {
     }
 
     /// Waits for the items that others process, and counts what became of each.
-    async fn hear(&mut self, waiting: Vec<(usize, Waiter)>, deadline: Instant) -> Heard {
+    pub(super) async fn hear(&mut self, waiting: Vec<(usize, Waiter)>, deadline: Instant) -> Heard {
         let began = monotonic();
         let mut heard = Heard::default();
         for (item, waiter) in waiting {
@@ -260,7 +265,7 @@ impl Run<'_> {
         heard
     }
 
-    fn ending(&self, outcome: &Outcome) -> Ending {
+    pub(super) fn ending(&self, outcome: &Outcome) -> Ending {
         let config = self.config();
         match rule(outcome, &config.done, config.terms.on_unknown) {
             Ending::Release if self.work.replay.is_some() => Ending::Hold,
@@ -268,7 +273,7 @@ impl Run<'_> {
         }
     }
 
-    fn settlement(&self, ending: Ending, outcome: &Outcome) -> Settlement {
+    pub(super) fn settlement(&self, ending: Ending, outcome: &Outcome) -> Settlement {
         match (ending, outcome) {
             (Ending::Commit, Outcome::Answered(answer)) => Settlement::Commit(Arc::new(self.receipt(answer))),
             (Ending::Hold, _) => Settlement::Hold,
@@ -289,15 +294,15 @@ impl Run<'_> {
             })
             .collect();
         let body = (answer.body().len() <= config.receipt_limit).then(|| answer.body().clone());
-        Receipt { status: answer.status().as_u16(), headers, body, at: self.flow.shared.clock.now() }
+        Receipt { status: answer.status().as_u16(), headers, body, at: self.flow.clock.now() }
     }
 
-    fn count(&self, said: Said, items: usize) {
+    pub(super) fn count(&self, said: Said, items: usize) {
         self.work.route.metrics.items(said, items);
     }
 
     /// Items in flight are counted when it is known what became of them.
-    fn count_plan(&self, plan: &Plan, twins: usize, keyed: &Keyed) {
+    pub(super) fn count_plan(&self, plan: &Plan, twins: usize, keyed: &Keyed) {
         self.count(Said::First, plan.claims.len());
         self.count(Said::Keyless, plan.unclaimed);
         self.count(Said::Duplicate, plan.duplicates.len() + twins);
@@ -322,7 +327,7 @@ impl Run<'_> {
         );
     }
 
-    fn count_outcome(&self, outcome: &Outcome) {
+    pub(super) fn count_outcome(&self, outcome: &Outcome) {
         let metrics = &self.work.route.metrics;
         match outcome {
             Outcome::Answered(_) => metrics.answered.increment(1),
@@ -346,13 +351,13 @@ impl Run<'_> {
         self.done(refusal.answer(), refusal.class(), refusal.said())
     }
 
-    fn done(&mut self, answer: Response<Bytes>, class: Answer, said: &'static str) -> Done {
+    pub(super) fn done(&mut self, answer: Response<Bytes>, class: Answer, said: &'static str) -> Done {
         Done { answer, class, said, key: self.key.take(), attempt: self.attempt, elsewhere: self.elsewhere }
     }
 }
 
 impl Keyed {
-    fn of(work: &Work) -> Self {
+    pub(super) fn of(work: &Work) -> Self {
         let scope = work.route.config.scope.fill(&work.arrived.path_params);
         let mut keyed = Self { places: Vec::new(), asks: Vec::new(), twins: Vec::new() };
         let mut seen = HashMap::new();

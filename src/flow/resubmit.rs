@@ -51,7 +51,7 @@ impl Flow {
     ) -> Result<Resubmit, ResubmitError> {
         let request = parse(&payload.request)?;
         let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
-        let found = self.shared.routes.find(request.method(), host, request.uri().path());
+        let found = self.live.look(|shared| shared.find(request.method(), host, request.uri().path()));
         let Found::Event { route, path_params } = found else {
             return Err(ResubmitError::NoRoute(format!("{} {}", request.method(), request.uri().path())));
         };
@@ -68,7 +68,7 @@ impl Flow {
             Some((now, _)) => return Err(ResubmitError::NotHeld(now)),
             None => return Err(ResubmitError::Gone),
         }
-        let now = self.shared.clock.now();
+        let now = self.clock.now();
         let claimed = Claimed {
             digest: record.digest,
             fence,
@@ -76,7 +76,7 @@ impl Flow {
             age: Duration::from_millis(now.0.saturating_sub(record.first_claimed.0)),
         };
         let replay = Some(Replay { claimed, payload: Arc::new(payload) });
-        let done = self.to_the_end(Work { route, arrived, items, replay }).await;
+        let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay }).await;
         Ok(Resubmit { status: done.answer.status(), said: done.said })
     }
 }

@@ -45,7 +45,7 @@ pub(super) async fn drive<S, H>(
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
     let mut clock = pin!(tokio::time::sleep_until(watch.first_head_due(&listening.limits).into()));
     let mut stopping = pin!(listening.shutdown.cancelled());
-    let mut stopped = false;
+    let mut stopped = None;
     loop {
         tokio::select! {
             biased;
@@ -55,20 +55,28 @@ pub(super) async fn drive<S, H>(
                 }
                 return;
             }
-            () = &mut clock => match watch.advice(&listening.limits) {
-                Advice::LookAgain(at) => clock.as_mut().reset(at.into()),
-                Advice::Finish => {
-                    connection.as_mut().graceful_shutdown();
-                    clock.as_mut().reset((crate::clock::monotonic() + listening.limits.header_timeout).into());
+            () = &mut clock => {
+                let leaves = stopped.map(|stopped| watch.may_go(stopped, listening.idle_linger));
+                match (watch.advice(&listening.limits), leaves) {
+                    (Advice::LookAgain(at), None) => clock.as_mut().reset(at.into()),
+                    (Advice::LookAgain(at), Some(leaves)) if leaves > crate::clock::monotonic() => {
+                        clock.as_mut().reset(at.min(leaves).into());
+                    }
+                    (Advice::LookAgain(_) | Advice::Finish, _) => {
+                        connection.as_mut().graceful_shutdown();
+                        let last_look = crate::clock::monotonic() + listening.limits.header_timeout;
+                        clock.as_mut().reset(last_look.into());
+                    }
+                    (Advice::Drop(why), _) => {
+                        tracing::debug!(why, peer = %peer.address, "a connection was dropped");
+                        return;
+                    }
                 }
-                Advice::Drop(why) => {
-                    tracing::debug!(why, peer = %peer.address, "a connection was dropped");
-                    return;
-                }
-            },
-            () = &mut stopping, if !stopped => {
-                stopped = true;
-                connection.as_mut().graceful_shutdown();
+            }
+            () = &mut stopping, if stopped.is_none() => {
+                watch.leave();
+                stopped = Some(crate::clock::monotonic());
+                clock.as_mut().reset(crate::clock::monotonic().into());
             }
         }
     }
@@ -93,14 +101,18 @@ fn answer<H: Handler>(
     peer: &Peer,
     watch: &Arc<Watch>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<H> {
-    let under_way = watch.begin(request.version() == http::Version::HTTP_2);
+    let http2 = request.version() == http::Version::HTTP_2;
+    let under_way = watch.begin(http2);
     let (handler, peer, watch) = (handler.clone(), peer.clone(), Arc::clone(watch));
     // The handler is called in here: its future, made outside, would be moved in and then take its room twice.
     async move {
-        let response = match admit(&mut request) {
+        let mut response = match admit(&mut request) {
             Ok(()) => handler.handle(request, peer).await,
             Err(inadmissible) => refusal(inadmissible),
         };
+        if watch.is_leaving() && !http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+        }
         watch.answered(response.status());
         Ok(held(response, under_way))
     }

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use socket::reuse_port_listeners;
+pub use socket::{Inherited, dealt, reuse_port_listeners};
 
 use crate::config::Limits;
 use crate::tls::ListenerTls;
@@ -28,6 +28,9 @@ use watch::{Watch, Watched};
 
 /// How long to wait when the process may not open another socket.
 const OUT_OF_SOCKETS_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections that are taken in after the stop: as many as a socket's queue may hold.
+const KNOCKED_MAX: usize = 1024;
 
 /// Whoever is at the other end of a connection.
 #[derive(Clone, Debug)]
@@ -72,6 +75,8 @@ pub struct Listening {
     pub tls: Arc<ListenerTls>,
     /// Cancelled when the gateway stops: no new connection, requests under way are finished.
     pub shutdown: CancellationToken,
+    /// How long a kept-alive connection may wait for one more request then, which is answered and told to be the last.
+    pub idle_linger: Duration,
     /// Drain waits for what is spawned here: connections, and streams of HTTP/2.
     pub tracker: TaskTracker,
 }
@@ -82,30 +87,41 @@ pub trait Handler: Clone + Send + Sync + 'static {
     fn handle(self, request: Request<Incoming>, peer: Peer) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// Accepts connections until shutdown. Returns at once then; the tracker tells when the last one has ended.
+/// Accepts connections until shutdown, and then those that have knocked before: closing the socket would reset them.
+/// The tracker tells when the last one has ended.
 pub async fn serve<H: Handler>(listener: TcpListener, handler: H, listening: Listening) {
     let listening = Arc::new(listening);
     loop {
         let accepted = tokio::select! {
             biased;
-            () = listening.shutdown.cancelled() => return,
+            () = listening.shutdown.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                pause_after(&error).await;
-                continue;
-            }
-        };
-        // Past the limit this one waits, and the rest wait in the kernel's backlog.
-        let slot = tokio::select! {
-            biased;
-            () = listening.shutdown.cancelled() => return,
-            slot = Arc::clone(&listening.slots.0).acquire_owned() => slot.expect("never closed"),
-        };
-        start(stream, address, slot, &handler, &listening);
+        match accepted {
+            Ok((stream, address)) => take_in(stream, address, &handler, &listening).await,
+            Err(error) => pause_after(&error).await,
+        }
     }
+    // Asked directly: what the runtime knows of the socket may be older than the last one who knocked.
+    let Ok(listener) = listener.into_std() else { return };
+    for _ in 0..KNOCKED_MAX {
+        let Ok((stream, address)) = listener.accept() else { return };
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            take_in(stream, address, &handler, &listening).await;
+        }
+    }
+}
+
+/// Past the limit this one waits, and the rest wait in the kernel's backlog.
+async fn take_in<H: Handler>(
+    stream: TcpStream,
+    address: SocketAddr,
+    handler: &H,
+    listening: &Arc<Listening>,
+) {
+    let slot = Arc::clone(&listening.slots.0).acquire_owned().await.expect("never closed");
+    start(stream, address, slot, handler, listening);
 }
 
 fn start<H: Handler>(

@@ -37,7 +37,7 @@ pub(super) async fn drive<H: Handler>(
     let due = watch.first_head_due(&listening.limits);
     let begun = tokio::select! {
         biased;
-        () = listening.shutdown.cancelled() => return,
+        () = has_lingered(&listening) => return,
         begun = begin(stream, acceptor, &listening) => begun,
         () = tokio::time::sleep_until(due.into()) => {
             listening.tls.was_too_slow();
@@ -61,6 +61,12 @@ pub(super) async fn drive<H: Handler>(
         }
         Err(error) => tracing::debug!(%error, peer = %peer.address, "a TLS handshake failed"),
     }
+}
+
+/// A stop leaves the handshake the time that it leaves an idle connection.
+async fn has_lingered(listening: &Listening) {
+    listening.shutdown.cancelled().await;
+    tokio::time::sleep(listening.idle_linger).await;
 }
 
 async fn begin(stream: Watched, acceptor: TlsAcceptor, listening: &Listening) -> io::Result<Begun> {

@@ -22,6 +22,9 @@ const UNREAD_MAX: Duration = Duration::from_secs(60);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 64 << 20;
 
+/// How often a busy connection is looked at once the gateway stops.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
 /// What a connection is doing. Times are milliseconds since it began, plus one; zero means "not now".
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -37,6 +40,8 @@ pub(super) struct Watch {
     stuck_since: AtomicU64,
     /// The last answer was a refusal, whose request may still be coming in.
     refused: AtomicBool,
+    /// The gateway stops: whatever is answered now is the connection's last answer.
+    leaving: AtomicBool,
 }
 
 /// What is to be done about a connection.
@@ -61,6 +66,7 @@ impl Watch {
             head_since: AtomicU64::new(0),
             stuck_since: AtomicU64::new(0),
             refused: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
         })
     }
 
@@ -80,6 +86,30 @@ impl Watch {
 
     pub(super) fn answered(&self, status: http::StatusCode) {
         self.refused.store(status.is_client_error(), Ordering::Relaxed);
+    }
+
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// When a connection of a gateway that stops since `stopped` may be closed with nobody's request in it; a later
+    /// look may tell a later time. HTTP/2 says goodbye by itself, at once. HTTP/1.1 can't: whoever keeps the connection
+    /// may be sending on it just now, so it waits for that request or, for `linger`, for none.
+    pub(super) fn may_go(&self, stopped: Instant, linger: Duration) -> Instant {
+        let now = monotonic();
+        if self.http2.load(Ordering::Relaxed) {
+            return now;
+        }
+        let busy = self.in_flight.load(Ordering::Relaxed) > 0 || self.head_since.load(Ordering::Relaxed) != 0;
+        if busy {
+            return now + LOOK_AGAIN;
+        }
+        let free = self.start + Duration::from_millis(self.free_since.load(Ordering::Relaxed));
+        free.max(stopped) + linger
     }
 
     pub(super) fn advice(&self, limits: &Limits) -> Advice {

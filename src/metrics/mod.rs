@@ -2,6 +2,7 @@
 //! request. Rooms hold handles made here, so that counting costs an atomic add and no look-up.
 
 mod certificates;
+mod reloads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use certificates::{Certificates, Handshake, Handshakes};
+pub use reloads::Reloads;
 
 use crate::ledger::durable::DurableError;
 use crate::ledger::hot::HotError;
@@ -40,6 +42,9 @@ const OWN_DURATION: &str = "umavez_own_duration_seconds";
 const UPSTREAM_DURATION: &str = "umavez_upstream_duration_seconds";
 const STORE_DURATION: &str = "umavez_store_duration_seconds";
 const PASSED: &str = "umavez_passed_total";
+const RELOADS: &str = "umavez_config_reloads_total";
+const RELOADED: &str = "umavez_config_last_reload_successful";
+const RELOADED_AT: &str = "umavez_config_last_reload_success_timestamp_seconds";
 const BUILD_INFO: &str = "umavez_build_info";
 const CERTIFICATE_NOT_AFTER: &str = "umavez_certificate_not_after_timestamp_seconds";
 const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
@@ -63,7 +68,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 }
 
 fn describe() {
-    describe_counter!(ITEMS, "Items by route, provider and verdict.");
+    describe_counter!(ITEMS, "Items by route, provider, mode and verdict.");
     describe_counter!(REQUESTS, "Requests of dedup routes by class of answer.");
     describe_counter!(DUPLICATES, "Duplicates by the layer that knew them.");
     describe_counter!(CONFLICTS, "Duplicates whose bytes differ from those of the event that was processed.");
@@ -90,6 +95,9 @@ fn describe() {
     describe_histogram!(UPSTREAM_DURATION, Unit::Seconds, "The app's share of a request.");
     describe_histogram!(STORE_DURATION, Unit::Seconds, "Calls to the stores.");
     describe_counter!(PASSED, "Requests passed through without dedup, by what the app answered.");
+    describe_counter!(RELOADS, "Times that the configuration was read again, by what came of it.");
+    describe_gauge!(RELOADED, "1 where what was read last is what runs.");
+    describe_gauge!(RELOADED_AT, Unit::Seconds, "When what runs was read, seconds since 1970.");
     describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
     describe_gauge!(
         CERTIFICATE_NOT_AFTER,
@@ -198,19 +206,20 @@ pub struct Route {
 
 impl Route {
     /// Registers every series of the route, so that each is there from the start with 0.
-    pub fn new(name: &Arc<str>, provider: &str) -> Self {
+    /// Verdicts carry the route's mode: in shadow they were counted, and nothing else came of them.
+    pub fn new(name: &Arc<str>, provider: &str, mode: &'static str) -> Self {
         let route = || name.to_string();
         let provider = provider.to_owned();
         Self {
             items: Said::ALL.map(|said| {
-                counter!(ITEMS, "route" => route(), "provider" => provider.clone(), "verdict" => said.label())
+                counter!(ITEMS, "route" => route(), "provider" => provider.clone(), "mode" => mode, "verdict" => said.label())
             }),
             requests: Answer::ALL
-                .map(|answer| counter!(REQUESTS, "route" => route(), "answer" => answer.label())),
+                .map(|answer| counter!(REQUESTS, "route" => route(), "mode" => mode, "answer" => answer.label())),
             duplicates: [Layer::Hot, Layer::Durable, Layer::Waited]
-                .map(|layer| counter!(DUPLICATES, "route" => route(), "layer" => layer.label())),
-            conflicts: counter!(CONFLICTS, "route" => route()),
-            unsigned: counter!(UNSIGNED, "route" => route()),
+                .map(|layer| counter!(DUPLICATES, "route" => route(), "mode" => mode, "layer" => layer.label())),
+            conflicts: counter!(CONFLICTS, "route" => route(), "mode" => mode),
+            unsigned: counter!(UNSIGNED, "route" => route(), "mode" => mode),
             answered: counter!(OUTCOMES, "route" => route(), "outcome" => "answered"),
             never_sent: counter!(OUTCOMES, "route" => route(), "outcome" => "never_sent"),
             unknown: counter!(OUTCOMES, "route" => route(), "outcome" => "unknown"),

@@ -46,6 +46,8 @@ pub enum BodyFault {
 }
 
 struct Stream {
+    /// What was read of it before.
+    read: Bytes,
     incoming: Incoming,
     /// Longest pause between two pieces.
     idle: Duration,
@@ -69,25 +71,31 @@ impl Body {
 
     /// Passes a body on as it comes, as long as it never pauses longer than `idle`.
     pub fn stream(incoming: Incoming, idle: Duration) -> Self {
-        Self::of(incoming, idle, None, None)
+        Self::of(Bytes::new(), incoming, idle, None, None)
     }
 
     /// The app's answer, holding its connection until it ends.
     pub(super) fn leased(incoming: Incoming, idle: Duration, lease: Lease) -> Self {
-        Self::of(incoming, idle, None, Some(lease))
+        Self::of(Bytes::new(), incoming, idle, None, Some(lease))
     }
 
-    /// The sender's body, telling how far it is.
-    pub(super) fn watched(incoming: Incoming, idle: Duration, progress: Arc<Progress>) -> Self {
-        Self::of(incoming, idle, Some(progress), None)
+    /// The sender's body, what was read of it before and the rest, telling how far it is.
+    pub(super) fn watched(read: Bytes, incoming: Incoming, idle: Duration, progress: Arc<Progress>) -> Self {
+        Self::of(read, incoming, idle, Some(progress), None)
     }
 
-    fn of(incoming: Incoming, idle: Duration, progress: Option<Arc<Progress>>, lease: Option<Lease>) -> Self {
-        if incoming.is_end_stream() {
+    fn of(
+        read: Bytes,
+        incoming: Incoming,
+        idle: Duration,
+        progress: Option<Arc<Progress>>,
+        lease: Option<Lease>,
+    ) -> Self {
+        if read.is_empty() && incoming.is_end_stream() {
             return Self::empty(); // a lease given back here is ready as soon as hyper is
         }
         Self {
-            kind: Kind::Stream(Stream { incoming, idle, pause: None, progress, _lease: lease }),
+            kind: Kind::Stream(Stream { read, incoming, idle, pause: None, progress, _lease: lease }),
             held: None,
         }
     }
@@ -146,7 +154,7 @@ impl http_body::Body for Body {
             Kind::Empty => true,
             Kind::Absent => false,
             Kind::Full(bytes) => bytes.is_empty(),
-            Kind::Stream(stream) => stream.incoming.is_end_stream(),
+            Kind::Stream(stream) => stream.read.is_empty() && stream.incoming.is_end_stream(),
         }
     }
 
@@ -155,7 +163,7 @@ impl http_body::Body for Body {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Absent => SizeHint::default(),
             Kind::Full(bytes) => SizeHint::with_exact(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
-            Kind::Stream(stream) => stream.incoming.size_hint(),
+            Kind::Stream(stream) => stream.size_hint(),
         }
     }
 }
@@ -171,7 +179,22 @@ impl std::fmt::Debug for Body {
 }
 
 impl Stream {
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.incoming.size_hint();
+        let read = u64::try_from(self.read.len()).unwrap_or(u64::MAX);
+        match hint.exact() {
+            Some(rest) => SizeHint::with_exact(rest.saturating_add(read)),
+            None => {
+                hint.set_lower(hint.lower().saturating_add(read));
+                hint
+            }
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        if !self.read.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
+        }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(frame) => {
                 self.pause = None;

@@ -110,16 +110,17 @@ impl Upstream {
         }
     }
 
-    /// Passes a request of any size through and hands the answer on as it comes, in bounded memory. The whole has
+    /// Passes a request of any size through, `read` being what was read of its body before, and hands the answer on as it comes, in bounded memory. The whole has
     /// no deadline, its parts have: connecting, the first byte of the answer, and each pause of either body.
     pub async fn stream(
         &self,
         target: &Target,
+        read: Bytes,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, UpstreamError> {
         let progress = Arc::new(Progress::new());
         let watched = Arc::clone(&progress);
-        let request = request.map(|incoming| Body::watched(incoming, PAUSE_MAX, watched));
+        let request = request.map(|incoming| Body::watched(read, incoming, PAUSE_MAX, watched));
         let mut sent = false;
         let mut exchange = pin!(self.send(target, request, &mut sent));
         let (answer, lease) = loop {

@@ -27,6 +27,12 @@ key = ["$.id"]
 on_unknown = "hold"
 
 [[route]]
+name = "trial"
+path = "/trial"
+key = ["$.id"]
+mode = "shadow"
+
+[[route]]
 name = "chat"
 path = "/chat"
 provider = "meta"
@@ -98,6 +104,7 @@ async fn every_query_of_the_dashboard_and_of_the_alerts_answers() {
     for counted in [
         "umavez_items_total{route=\"orders\",verdict=\"duplicate\"} == 3",
         "umavez_items_total{route=\"shop\",verdict=\"duplicate\"} == 1",
+        "umavez_items_total{route=\"trial\",verdict=\"duplicate\",mode=\"shadow\"} == 1",
         "umavez_unsigned_total{route=\"chat\"} == 1",
         "umavez_passed_total == 1",
         "umavez_held == 1",
@@ -144,6 +151,8 @@ async fn traffic(gateway: &Gateway) {
         (Delivery::json("/hooks", "{}"), "keyless"),
         (purchase(), "first"),
         (purchase(), "duplicate"),
+        (Delivery::json("/trial", r#"{"id":"t"}"#), "first"),
+        (Delivery::json("/trial", r#"{"id":"t"}"#), "duplicate"),
         (Delivery::json("/pay", r#"{"id":"breaks"}"#), "held"),
         (Delivery::json("/chat", "{}"), "refused"),
         (Delivery::new("GET", "/page"), ""),
@@ -187,6 +196,7 @@ async fn dashboard_answers(prometheus: &Prometheus) {
         results[0]["value"][1].as_str().unwrap().parse::<f64>().unwrap()
     };
     assert_eq!(value("Copies avoided since these processes began").await, 4.0);
+    assert!(value("Copies that shadow would have avoided").await > 0.0, "they are shown by themselves");
     assert_eq!(value("Held for a person").await, 1.0);
     assert!(value("Copies avoided, in this range").await > 0.0);
     let share = value("Share of copies, in this range").await;

@@ -11,9 +11,9 @@ fn the_demo_comes_out_as_promised_and_shows_its_counters() {
     // A line of the table that was kept starts with a blank, one that was not with a mark.
     assert!(!told.lines().any(|line| line.starts_with('!')), "{told}");
     for line in [
-        r#"umavez_items_total{route="hotmart",provider="hotmart",verdict="first"} 4"#,
-        r#"umavez_items_total{route="whatsapp",provider="meta",verdict="duplicate"} 1"#,
-        r#"umavez_duplicates_total{route="hotmart",layer="waited"} 1"#,
+        r#"umavez_items_total{route="hotmart",provider="hotmart",mode="inline",verdict="first"} 4"#,
+        r#"umavez_items_total{route="whatsapp",provider="meta",mode="inline",verdict="duplicate"} 1"#,
+        r#"umavez_duplicates_total{route="hotmart",mode="inline",layer="waited"} 1"#,
     ] {
         assert!(told.contains(line), "{line} is missing from:\n{told}");
     }

@@ -363,7 +363,7 @@ fn the_bounds_that_are_built_in_are_as_documented() {
         ("src/ledger/durable/group_commit.rs", "BATCH_BYTES_MAX: usize = 4 << 20;", "| 256; 4 MiB |"),
         ("src/ledger/background.rs", "JOBS_MAX: usize = 65_536;", "| 65,536 requests |"),
         ("src/ledger/hot/value.rs", "RECEIPT_BYTES_MAX: usize = 4096;", "| 4 KiB |"),
-        ("src/gateway.rs", "ADMIN_CONNECTIONS_MAX: usize = 64;", "| 64; 1,000 |"),
+        ("src/gateway/mod.rs", "ADMIN_CONNECTIONS_MAX: usize = 64;", "| 64; 1,000 |"),
         ("src/admin/events.rs", "LIST_MAX: usize = 1000;", "| 64; 1,000 |"),
         ("src/config/load.rs", "FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
         ("src/config/load.rs", "ROUTES_MAX: usize = 10_000;", "| 4 MiB; 10,000; 64 KiB |"),

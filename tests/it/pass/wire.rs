@@ -244,7 +244,7 @@ impl Handler for Front {
                 return pass::pass(
                     &self.upstream,
                     &self.target,
-                    request,
+                    (Bytes::new(), request),
                     &caller,
                     &self.tunnels,
                     peer.slot(),
@@ -255,8 +255,8 @@ impl Handler for Front {
         };
         let (parts, incoming) = request.into_parts();
         let bytes = match body::read(incoming, limit, limits().body_timeout).await {
-            Ok(bytes) => bytes,
-            Err(body::BodyError::TooLarge(_)) => return status(413),
+            Ok(body::Came::Whole(bytes)) => bytes,
+            Ok(body::Came::Longer(_, _)) => return status(413),
             Err(body::BodyError::Timeout(_)) => return status(408),
             Err(_) => return status(400),
         };
@@ -316,6 +316,7 @@ impl Gateway {
             limits,
             tls: Arc::new(ListenerTls::off("public")),
             shutdown: shutdown.clone(),
+            idle_linger: Duration::ZERO,
             tracker: tracker.clone(),
         };
         tracker.spawn(serve(TcpListener::from_std(socket).unwrap(), front, listening));

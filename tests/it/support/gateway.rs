@@ -24,6 +24,7 @@ pub(crate) struct Setup {
     rest: String,
     environment: Vec<(String, String)>,
     hosts: Option<PathBuf>,
+    passed: Option<[std::net::TcpListener; 2]>,
 }
 
 impl Setup {
@@ -76,15 +77,31 @@ impl Setup {
         allowed.is_ok_and(|status| status.success()).then_some(self)
     }
 
+    /// Its public and its admin socket are the story's, as they are systemd's with socket activation: they stay open
+    /// while the gateway stops and starts.
+    pub(crate) fn with_sockets_of_its_own(mut self) -> Self {
+        let bound = || std::net::TcpListener::bind(("127.0.0.1", super::free_port())).unwrap();
+        self.passed = Some([bound(), bound()]);
+        self
+    }
+
+    /// The addresses to configure.
+    fn addresses(&self) -> [SocketAddr; 2] {
+        match &self.passed {
+            Some(sockets) => sockets.each_ref().map(|socket| socket.local_addr().unwrap()),
+            None => [0; 2].map(|_| SocketAddr::from(([127, 0, 0, 1], super::free_port()))),
+        }
+    }
+
     pub(crate) async fn start(mut self) -> Gateway {
         if self.routes.is_empty() {
             self.routes = super::ORDERS.to_owned();
         }
         let dir = tempfile::tempdir().unwrap();
-        let loopback = || SocketAddr::from(([127, 0, 0, 1], super::free_port()));
+        let [public, admin] = self.addresses();
         let config = dir.path().join("umavez.toml");
-        std::fs::write(&config, self.toml(loopback(), loopback())).unwrap();
-        let process = Process::spawn(&config, &self);
+        std::fs::write(&config, self.toml(public, admin)).unwrap();
+        let process = Process::spawn(&config, &self, &[]);
         let (public, admin) = process.listening().await;
         Gateway { process, setup: self, dir, config, public, admin }
     }
@@ -133,6 +150,7 @@ impl Gateway {
             rest: String::new(),
             environment: Vec::new(),
             hosts: None,
+            passed: None,
         }
     }
 
@@ -192,9 +210,21 @@ impl Gateway {
         panic!("{name}{labels:?} is {last}, not {value}\n{}", self.logs());
     }
 
+    /// Rewrites its configuration file; it notices only when it is told to.
+    pub(crate) fn edit(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        assert!(text.contains(from), "{from} is not in {text}");
+        std::fs::write(&self.config, text.replace(from, to)).unwrap();
+    }
+
+    /// Has it read its configuration again; what it said.
+    pub(crate) async fn reload(&self) -> Answer {
+        self.ask_admin("POST", "/reload").await
+    }
+
     /// Everything it wrote to stderr so far, less what went before a restart.
     pub(crate) fn logs(&self) -> String {
-        self.process.logs.lines.lock().unwrap().join("\n")
+        self.process.logs.text()
     }
 
     /// Its log lines as JSON; what isn't JSON fails the story.
@@ -235,18 +265,42 @@ impl Gateway {
 
     /// Waits for it to end by itself; its exit code, `None` where a signal ended it.
     pub(crate) async fn wait_exit(&mut self) -> Option<i32> {
-        let mut ended = self.process.logs.ended.subscribe();
-        within("the gateway's end", ended.wait_for(|ended| *ended)).await.unwrap();
-        self.process.child.wait().unwrap().code()
+        self.process.wait_exit().await
     }
 
     /// Starts it again, after it ended or by killing it: same ports, same configuration, same data.
     pub(crate) async fn restart(&mut self) {
         self.kill();
         std::fs::write(&self.config, self.setup.toml(self.public, self.admin)).unwrap();
-        self.process = Process::spawn(&self.config, &self.setup);
+        self.process = Process::spawn(&self.config, &self.setup, &[]);
         let ports = self.process.listening().await;
         assert_eq!(ports, (self.public, self.admin));
+    }
+}
+
+impl Gateway {
+    /// A second process takes the sockets over; the first one's exit code once it has ended, `None` where a signal
+    /// ended it.
+    pub(crate) async fn take_over(&mut self) -> Option<i32> {
+        let next = Process::spawn(&self.config, &self.setup, &["--takeover"]);
+        assert_eq!(next.listening().await, (self.public, self.admin));
+        std::mem::replace(&mut self.process, next).wait_exit().await
+    }
+
+    /// A second process that is to take over, and can't: its exit code, and what it wrote.
+    pub(crate) async fn fail_to_take_over(&self) -> (Option<i32>, String) {
+        self.fail(&["--takeover"]).await
+    }
+
+    /// The same of one that doesn't ask for the sockets.
+    pub(crate) async fn fail_to_start(&self) -> (Option<i32>, String) {
+        self.fail(&[]).await
+    }
+
+    async fn fail(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut next = Process::spawn(&self.config, &self.setup, arguments);
+        let code = next.wait_exit().await;
+        (code, next.logs.text())
     }
 }
 
@@ -258,16 +312,30 @@ struct Logs {
     ended: watch::Sender<bool>,
 }
 
+impl Logs {
+    fn text(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+}
+
 struct Process {
     child: Child,
     logs: Arc<Logs>,
 }
 
 impl Process {
-    fn spawn(config: &Path, setup: &Setup) -> Self {
-        let mut command = match &setup.hosts {
-            None => Command::new("setpriv"),
-            Some(hosts) => {
+    fn spawn(config: &Path, setup: &Setup, arguments: &[&str]) -> Self {
+        let mut command = match (&setup.hosts, &setup.passed) {
+            (None, None) => Command::new("setpriv"),
+            // As systemd passes sockets: from the third descriptor on, and told by two variables.
+            (None, Some(_)) => {
+                let mut command = Command::new("sh");
+                let script = "exec 3<&0 4<&1 0</dev/null 1>/dev/null; \
+                              LISTEN_FDS=2 LISTEN_PID=$$ exec setpriv \"$@\"";
+                command.args(["-c", script, "sh"]);
+                command
+            }
+            (Some(hosts), _) => {
                 let mut command = Command::new("unshare");
                 let script = "mount --bind \"$0\" /etc/hosts && exec setpriv \"$@\"";
                 command.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(hosts);
@@ -277,9 +345,16 @@ impl Process {
         // The kernel ends it when the test dies, however that dies.
         command
             .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_umavez"), "run", "--config"])
-            .arg(config);
+            .arg(config)
+            .args(arguments);
         command.envs(setup.environment.iter().map(|(name, value)| (name, value))).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if let Some([public, admin]) = &setup.passed {
+            let pass = |socket: &std::net::TcpListener| {
+                Stdio::from(std::os::fd::OwnedFd::from(socket.try_clone().unwrap()))
+            };
+            command.stdin(pass(public)).stdout(pass(admin));
+        }
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let logs = Arc::new(Logs::default());
@@ -298,6 +373,12 @@ impl Process {
             written.count.send_modify(|_| ());
         });
         Self { child, logs }
+    }
+
+    async fn wait_exit(&mut self) -> Option<i32> {
+        let mut ended = self.logs.ended.subscribe();
+        within("the gateway's end", ended.wait_for(|ended| *ended)).await.unwrap();
+        self.child.wait().unwrap().code()
     }
 
     /// The public and the admin listener's addresses, once both listen.

@@ -18,9 +18,10 @@ use std::time::Duration;
 pub(crate) use gateway::Gateway;
 pub(crate) use h2::send as send_h2;
 pub(crate) use load::{Books, Load, deliver, forwards};
+pub(crate) use metrics::Metrics;
 pub(crate) use sender::{
-    Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1, try_send,
-    unix_seconds,
+    Answer, Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1,
+    try_send, unix_seconds,
 };
 pub(crate) use stores::{Pair, Stores, durable_toml, hot_toml, on_every_store};
 pub(crate) use upstream::{Gate, Reply, Upstream};

@@ -1,0 +1,150 @@
+//! Reads the configuration again, on SIGHUP or when the admin listener is asked to, and swaps in one step what can
+//! change while a gateway runs. A file with a problem changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{Reload, Reloaded, Token};
+use crate::clock::Clock;
+use crate::config::{Config, ConfigErrors, ConfigFile, Fault, Place, Problem, Warning};
+use crate::flow::{Live, Route, Routes, Shared};
+use crate::metrics::Reloads;
+use crate::tls::{Files, Tls};
+
+/// What a reload works on.
+pub(super) struct Reloader {
+    /// Without one there is nothing to read again.
+    pub(super) file: Option<ConfigFile>,
+    pub(super) running: Config,
+    pub(super) live: Live,
+    pub(super) token: Token,
+    pub(super) metrics: Reloads,
+    pub(super) tls: Arc<Tls>,
+}
+
+impl Reloader {
+    /// Answers every wish until `stop`; one at a time, so that what is in effect is what was read last.
+    pub(super) async fn run(
+        mut self,
+        mut hangup: Option<Signal>,
+        mut wishes: mpsc::Receiver<Reload>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let wish = tokio::select! {
+                () = stop.cancelled() => return,
+                Some(()) = next(&mut hangup) => None,
+                Some(wish) = wishes.recv() => Some(wish),
+            };
+            let by = wish.as_ref().map_or("SIGHUP", |wish| &wish.by);
+            let reloaded = self.reload(by).await;
+            if let Some(wish) = wish {
+                // Whoever asked may be gone; what was done is done.
+                wish.answer.send(reloaded).ok();
+            }
+        }
+    }
+
+    async fn reload(&mut self, by: &str) -> Reloaded {
+        let Some(file) = self.file.clone() else {
+            tracing::warn!(by, "nothing to reload: the gateway was started without a file");
+            return Reloaded::NoFile;
+        };
+        let (tls, before) = (Arc::clone(&self.tls), self.running.tls.clone());
+        // Files are read and keys prepared beside this runtime, which writes for the durable store.
+        let read = tokio::task::spawn_blocking(move || read(&file, &tls, &before)).await;
+        let read = read.unwrap_or_else(|error| Err(whole(&format!("reading it failed: {error}"))));
+        match read {
+            Ok(next) => self.swap(by, next),
+            Err(errors) => {
+                self.metrics.failed();
+                for problem in &errors.0 {
+                    tracing::error!(
+                        by, place = %problem.place, field = problem.field, mend = problem.fault.mend,
+                        "not reloaded: {}", problem.fault.what
+                    );
+                }
+                Reloaded::Refused(errors)
+            }
+        }
+    }
+
+    fn swap(&mut self, by: &str, next: Next) -> Reloaded {
+        let Next { config, shared, warnings } = next;
+        let changes = self.running.adopt(config);
+        self.live.swap(shared);
+        self.token.swap(self.running.listen.admin_token.clone());
+        self.metrics.succeeded(Duration::from_millis(Clock::System.now().0));
+        for warning in &warnings {
+            tracing::warn!(place = %warning.place, field = warning.field, "{}", warning.text);
+        }
+        for setting in &changes.need_restart {
+            tracing::warn!(setting, "left as it was: this setting needs a restart");
+        }
+        tracing::info!(
+            by,
+            added = changes.added.join(", "),
+            removed = changes.removed.join(", "),
+            changed = changes.changed.join(", "),
+            settings = changes.settings.join(", "),
+            "reloaded"
+        );
+        Reloaded::Done { changes, warnings }
+    }
+}
+
+/// Everything that a swap needs, ready: from here on nothing can fail.
+struct Next {
+    config: Config,
+    shared: Shared,
+    warnings: Vec<Warning>,
+}
+
+/// Certificates are in use as soon as they are read: last, when nothing else can fail.
+fn read(file: &ConfigFile, tls: &Tls, before: &Files) -> Result<Next, ConfigErrors> {
+    let (config, warnings) = file.load()?;
+    let shared = shared(&config).map_err(|error| whole(&format!("{error:#}")))?;
+    if let Err(error) = certificates(&config, tls) {
+        // Those that were in use are read again; each that is of no use any more stays as it was.
+        drop(tls.replace(before));
+        return Err(whole(&format!("{error:#}")));
+    }
+    Ok(Next { config, shared, warnings })
+}
+
+fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
+    tls.replace(&config.tls)?;
+    if config.has_encrypted_apps() {
+        tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+    }
+    Ok(())
+}
+
+/// A problem of the file as a whole.
+fn whole(what: &str) -> ConfigErrors {
+    let place = Place { file: "the configuration".to_owned(), at: None };
+    let fault = Fault { what: what.to_owned(), mend: "the gateway runs on as it was".to_owned() };
+    ConfigErrors(vec![Problem { place, field: String::new(), fault }])
+}
+
+/// What requests look at, from a configuration.
+pub(super) fn shared(config: &Config) -> anyhow::Result<Shared> {
+    let routes: Result<_, _> = config.routes.iter().map(|route| Route::new(Arc::clone(route))).collect();
+    Ok(Shared {
+        routes: Routes::new(routes?).context("the routes")?,
+        default: config.upstream.clone().map(Arc::new),
+        trusted_proxies: config.listen.trusted_proxies.clone(),
+    })
+}
+
+async fn next(signal: &mut Option<Signal>) -> Option<()> {
+    match signal {
+        Some(signal) => signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
