@@ -4,6 +4,7 @@
 mod check;
 mod demo;
 mod events;
+mod keydiff;
 mod keys;
 mod log;
 mod page;
@@ -50,6 +51,8 @@ enum Command {
     Demo(demo::Demo),
     /// Print the event keys of one recorded delivery
     Keys(keys::Keys),
+    /// Compare captured deliveries: what may name an event, and is the key safe?
+    Keydiff(keydiff::Keydiff),
     /// Look up and change events of a running gateway
     Events(events::Events),
     /// List the providers that are built in, or tell of one
@@ -93,6 +96,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Demo(demo) => demo.run(),
         Command::Keys(keys) => keys.run(),
+        Command::Keydiff(keydiff) => keydiff.run(),
         Command::Events(events) => events.run(),
         Command::Providers(providers) => providers.run(),
     };

@@ -18,6 +18,7 @@ mod durable;
 mod embedded;
 mod handshakes;
 mod hot;
+mod keydiff;
 mod keys;
 mod model;
 mod nodes;
