@@ -1,6 +1,7 @@
 //! Commands, their arguments, and what a command's end means for the exit code: 0 for success, 64 for what was
 //! asked for wrongly (arguments, configuration), 1 for anything else.
 
+mod capture;
 mod check;
 mod demo;
 mod events;
@@ -51,6 +52,8 @@ enum Command {
     Demo(demo::Demo),
     /// Print the event keys of one recorded delivery
     Keys(keys::Keys),
+    /// Take deliveries and write them to files, for finding a key
+    Capture(capture::Capture),
     /// Compare captured deliveries: what may name an event, and is the key safe?
     Keydiff(keydiff::Keydiff),
     /// Look up and change events of a running gateway
@@ -96,6 +99,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Demo(demo) => demo.run(),
         Command::Keys(keys) => keys.run(),
+        Command::Capture(capture) => capture.run(),
         Command::Keydiff(keydiff) => keydiff.run(),
         Command::Events(events) => events.run(),
         Command::Providers(providers) => providers.run(),

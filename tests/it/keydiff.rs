@@ -254,6 +254,9 @@ fn deliveries_without_an_id_get_no_proposal_and_end_with_1() {
     let output = captures.run(&["a", "b"]);
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("nothing in these deliveries looks like an event's id"), "{told}");
+    captures.json("c", r#"{"id":"e1001"}"#).json("d", r#"{"id":"e1002"}"#);
+    let told = String::from_utf8(captures.run(&["c", "d"]).stderr).unwrap();
+    assert!(told.contains("$.id looks like one and changed: if these are different events, say"), "{told}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod ambiguity;
 mod answers;
 mod batches;
+mod capture;
 mod cli;
 mod config;
 mod crash;

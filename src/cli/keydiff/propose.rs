@@ -111,7 +111,10 @@ fn route_name(events: &[Event]) -> String {
 fn block(name: &str, key: &[String], events: &[Event]) -> String {
     let capture = events.iter().flat_map(|event| &event.captures).next();
     let path = match capture {
-        Some(capture) if capture.sent_known => capture.path().replace(['{', '}'], ""),
+        // What was redacted in a path is secret, and may be anything.
+        Some(capture) if capture.sent_known => {
+            capture.path().replace(['{', '}'], "").replacen("%5Bredacted%5D", "{token}", 1)
+        }
         Some(_) | None => format!("/webhooks/{name}"),
     };
     let parts: Vec<String> = key.iter().map(|part| quoted(part)).collect();

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::Failure;
 use super::judge::{Apart, May, Moved, Row, Table};
+use super::looks::Looks;
 use super::propose::Proposal;
 use super::read::Event;
 use super::rule::{Checked, Key};
@@ -68,7 +69,17 @@ impl Report {
         match (&self.rule, &self.proposal) {
             (Some(rule), _) => format!("the rule of {} is not safe for these deliveries", rule.name),
             (None, Some(_)) => "no key is safe for these deliveries".to_owned(),
-            (None, None) => "nothing in these deliveries looks like an event's id".to_owned(),
+            (None, None) => {
+                let told = "nothing in these deliveries looks like an event's id";
+                let id = |row: &&Row| row.looks == Looks::EventId && row.moved == Moved::Changed;
+                match self.fields.iter().find(id) {
+                    Some(Row { part, .. }) => format!(
+                        "{told} and stays; {part} looks like one and changed: if these are different events, say \
+                         --different-events"
+                    ),
+                    None => told.to_owned(),
+                }
+            }
         }
     }
 
