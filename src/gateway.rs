@@ -29,8 +29,9 @@ use crate::ledger::durable::{Durable, DurableError, Unfit};
 use crate::ledger::hot::Hot;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
 use crate::metrics::{self, Stores};
+use crate::tls::Tls;
 use crate::upstream::headers::Caller;
-use crate::upstream::{Body, Upstream, system_roots};
+use crate::upstream::{Body, Upstream};
 
 /// How often expired rows are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -91,6 +92,10 @@ impl Gateway {
     pub async fn start(config: Config, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
         // Fails only where a provider is installed already, which is then the same one.
         drop(rustls::crypto::ring::default_provider().install_default());
+        let tls = Tls::open(&config.tls)?;
+        if config.has_encrypted_apps() {
+            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+        }
         let listen = &config.listen;
         let sockets = listen::reuse_port_listeners(listen.public, listen.workers)
             .with_context(|| format!("[listen] public: can't listen on {}", listen.public))?;
@@ -125,16 +130,17 @@ impl Gateway {
             ledger: ledger.clone(),
             grace: listen.grace,
         };
-        gateway.spawn_workers(&config, sockets, &ledger, &shared)?;
+        gateway.spawn_workers(&config, sockets, &ledger, &shared, &tls)?;
         gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
-        gateway.spawn_admin(&config, admin_socket, ledger, shared, (prometheus, stores))?;
+        gateway.spawn_admin(&config, admin_socket, ledger, shared, (prometheus, stores), &tls);
+        gateway.tracker.spawn(gateway.stopping.clone().run_until_cancelled_owned(Arc::clone(&tls).watch()));
         if is_single(&config) {
             tracing::warn!(
                 "the stores are embedded: this is a single instance, a second gateway would not see its events"
             );
         }
-        tracing::info!(listener = "public", address = %public, "listening");
-        tracing::info!(listener = "admin", address = %admin, "listening");
+        tracing::info!(listener = "public", address = %public, tls = tls.public.is_on(), "listening");
+        tracing::info!(listener = "admin", address = %admin, tls = tls.admin.is_on(), "listening");
         Ok(gateway)
     }
 
@@ -172,9 +178,9 @@ impl Gateway {
         sockets: Vec<std::net::TcpListener>,
         ledger: &Ledger,
         shared: &Arc<Shared>,
+        tls: &Tls,
     ) -> anyhow::Result<()> {
         let slots = Slots::new(config.limits.connections_max);
-        let tls = tls(config)?;
         let trusted: Arc<[ipnet::IpNet]> = config.listen.trusted_proxies.clone().into();
         for (index, socket) in sockets.into_iter().enumerate() {
             let (ended, end) = oneshot::channel();
@@ -182,11 +188,12 @@ impl Gateway {
             let listening = Listening {
                 limits: config.limits.clone(),
                 slots: slots.clone(),
+                tls: Arc::clone(&tls.public),
                 shutdown: self.draining.clone(),
                 tracker: tracker.clone(),
             };
             let (ledger, shared, trusted) = (ledger.clone(), Arc::clone(shared), Arc::clone(&trusted));
-            let upstream = Upstream::new(&config.limits, tls.clone());
+            let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
@@ -224,8 +231,9 @@ impl Gateway {
         ledger: Ledger,
         shared: Arc<Shared>,
         (prometheus, stores): (PrometheusHandle, Stores),
-    ) -> anyhow::Result<()> {
-        let upstream = Upstream::new(&config.limits, tls(config)?);
+        tls: &Tls,
+    ) {
+        let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
         let tunnels = Tunnels { tracker: self.tracker.clone(), shutdown: self.stopping.clone() };
         let admin = Admin {
             flow: Flow::new(ledger.clone(), upstream, shared, tunnels),
@@ -238,11 +246,11 @@ impl Gateway {
         let listening = Listening {
             limits: config.limits.clone(),
             slots: Slots::new(ADMIN_CONNECTIONS_MAX),
+            tls: Arc::clone(&tls.admin),
             shutdown: self.stopping.clone(),
             tracker: self.tracker.clone(),
         };
         self.tracker.spawn(listen::serve(socket, AdminDoor(Arc::new(admin)), listening));
-        Ok(())
     }
 }
 
@@ -268,16 +276,6 @@ fn is_single(config: &Config) -> bool {
         (_, config::Durable::Sqlite { .. }) => true,
         (config::Hot::Memory { .. } | config::Hot::Redis(_), config::Durable::Postgres(_)) => false,
     }
-}
-
-/// What reaching an `https://` app needs; nothing is read where every app is `http://`.
-fn tls(config: &Config) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
-    let mut targets = config.upstream.iter().chain(config.routes.iter().map(|route| &route.upstream));
-    let secure = targets.any(|target| target.scheme == http::uri::Scheme::HTTPS);
-    secure
-        .then(system_roots)
-        .transpose()
-        .map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))
 }
 
 /// Deletes what expired, parks what lapsed, and tells how far behind it is.
@@ -320,7 +318,10 @@ struct PublicDoor {
 }
 
 impl Handler for PublicDoor {
-    async fn handle(self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn handle(self, mut request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        if let Some(client) = &peer.client {
+            request.extensions_mut().insert(client.clone());
+        }
         let address = peer.address.ip().to_canonical();
         let trusted = self.trusted.iter().any(|network| network.contains(&address));
         let caller = Caller { address, secure: peer.secure, trusted };

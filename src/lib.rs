@@ -11,4 +11,5 @@ pub mod ledger; //    keys, claims, verdicts, receipts
 pub mod listen; //    accept loops and connection limits
 pub mod metrics; //   every metric: name, labels, help
 pub mod providers; // pure: signatures, items and keys, as data
+pub mod tls; //       certificates: read, chosen by name, replaced while connections come and go
 pub mod upstream; //  the pooled client to the app, and what an attempt meant

@@ -8,6 +8,7 @@ declare -A needs=(
     [redis-server]=redis-server
     [/usr/lib/postgresql/15/bin/postgres]=postgresql-15
     [pgbouncer]=pgbouncer
+    [/usr/sbin/nginx]=nginx
     [promtool]=prometheus
     [cc]=gcc
 )

@@ -16,13 +16,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use umavez::clock::Clock;
-use umavez::config::{self, Config, Environment, Limits, Target};
+use umavez::config::{self, Config, Environment, Target};
 use umavez::flow::body;
 use umavez::flow::capture::{Album, Snapshot};
 use umavez::listen::{self, Handler, Listening, Peer, Slots};
 use umavez::providers::{Provider, Redactor};
+use umavez::tls::Tls;
 use umavez::upstream::headers::{self, Caller};
-use umavez::upstream::{Body, Outcome, Upstream, public_url, system_roots};
+use umavez::upstream::{Body, Outcome, Upstream, public_url};
 
 use super::{Failure, print};
 
@@ -102,22 +103,24 @@ impl Capture {
         runtime.context("cannot start")?.block_on(async move {
             drop(rustls::crypto::ring::default_provider().install_default());
             let album = Album::new(name, bounds, redactor);
-            self.serve(album, target, defaults.limits).await
+            self.serve(album, target, defaults).await
         })
     }
 
-    async fn serve(&self, album: Album, target: Option<Target>, limits: Limits) -> Result<(), Failure> {
+    async fn serve(&self, album: Album, target: Option<Target>, defaults: Config) -> Result<(), Failure> {
         let socket = tokio::net::TcpListener::bind(self.listen).await;
         let socket = socket.map_err(|error| Failure::Usage(format!("--listen: {}: {error}", self.listen)))?;
         let address = socket.local_addr().context("the listener has no address")?;
         let secure = target.as_ref().is_some_and(|target| target.scheme == http::uri::Scheme::HTTPS);
-        let tls = secure.then(system_roots).transpose();
-        let tls = tls.map_err(|cause| anyhow::anyhow!("the system's trusted certificates: {cause}"))?;
+        let (limits, tls) = (defaults.limits, Tls::open(&defaults.tls).context("TLS")?);
+        if secure {
+            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+        }
         let stop = CancellationToken::new();
         let tracker = TaskTracker::new();
         let door = Door(Arc::new(Inside {
             album: Mutex::new(album),
-            app: target.map(|target| (target, Upstream::new(&limits, tls))),
+            app: target.map(|target| (target, Upstream::new(&limits, Arc::clone(&tls.app)))),
             answer: StatusCode::from_u16(self.answer).unwrap_or_default(),
             left: AtomicUsize::new(
                 self.count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX)),
@@ -126,7 +129,8 @@ impl Capture {
             stop: stop.clone(),
         }));
         let slots = Slots::new(CONNECTIONS_MAX);
-        let listening = Listening { limits, slots, shutdown: stop.clone(), tracker: tracker.clone() };
+        let (shutdown, tls) = (stop.clone(), Arc::clone(&tls.public));
+        let listening = Listening { limits, slots, shutdown, tracker: tracker.clone(), tls };
         let mut terminate = signal(SignalKind::terminate()).context("signals")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
         print(&format!("listening on {address}, writing to {}\n", self.dir.display()))?;
@@ -153,7 +157,7 @@ struct Inside {
     answer: StatusCode,
     /// How many deliveries are still to come.
     left: AtomicUsize,
-    limits: Limits,
+    limits: config::Limits,
     stop: CancellationToken,
 }
 

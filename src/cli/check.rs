@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use umavez::config::{Config, Durable, Hot, RouteConfig, show_duration};
 use umavez::gateway::Probed;
+use umavez::tls::{Clients, ListenerFiles};
 
 use super::{Failure, load, print};
 
@@ -82,6 +83,11 @@ fn summary(config: &Config) -> String {
     };
     let listen = &config.listen;
     line("listen", format!("public {}, admin {}", listen.public, listen.admin));
+    for (name, files) in [("public", &config.tls.public), ("admin", &config.tls.admin)] {
+        if let Some(files) = files {
+            line("tls", format!("{name}: {}", tls_line(files)));
+        }
+    }
     line(
         "hot",
         match &config.hot {
@@ -122,6 +128,15 @@ fn route_line(route: &RouteConfig) -> String {
         show_duration(route.terms.hot_ttl),
         show_duration(route.terms.durable_ttl),
     )
+}
+
+fn tls_line(files: &ListenerFiles) -> String {
+    let clients = match &files.clients {
+        None => "no client certificates",
+        Some(Clients { required: false, .. }) => "client certificates optional",
+        Some(Clients { required: true, .. }) => "client certificates required",
+    };
+    format!("{}, {clients}", counted(files.pairs.len(), "certificate"))
 }
 
 fn counted(count: usize, what: &str) -> String {

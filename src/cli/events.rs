@@ -3,17 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http::{Method, Request, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::admin::AdminAt;
 use super::{Failure, environment, print};
 
-/// Longest answer of the gateway, bytes.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long the gateway may take; a replay takes as long as the app does.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Where the token comes from when no file is named.
@@ -34,9 +30,8 @@ A key is written as logs, Redis and `umavez keys` show it. Every change is recor
 pub(super) struct Events {
     #[command(subcommand)]
     action: Action,
-    /// The gateway's admin listener
-    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:9180")]
-    admin: String,
+    #[command(flatten)]
+    at: AdminAt,
     /// A file with the admin token [default: the environment variable UMAVEZ_ADMIN_TOKEN]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -116,35 +111,7 @@ impl Key {
 impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (method, target) = self.action.request()?;
-        let base: Uri =
-            self.admin.parse().ok().filter(|uri: &Uri| uri.scheme_str() == Some("http")).ok_or_else(
-                || Failure::Usage(format!("--admin: {:?} is no URL; write http://host:port", self.admin)),
-            )?;
-        let authority =
-            base.authority().ok_or_else(|| Failure::Usage("--admin: names no host".to_owned()))?;
-        let mut request = Request::builder()
-            .method(method)
-            .uri(&target)
-            .header(header::HOST, authority.as_str())
-            .header(header::CONTENT_LENGTH, 0);
-        if let Some(token) = self.token()? {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request.body(Empty::new()).map_err(|_| {
-            Failure::Usage(
-                "the token holds characters that a header may not; is it the right file?".to_owned(),
-            )
-        })?;
-        let address = (authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(9180));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let answer = runtime.context("cannot start")?.block_on(async {
-            let answer = ask(address, request);
-            tokio::time::timeout(PATIENCE, answer)
-                .await
-                .unwrap_or_else(|_| Err(anyhow!("no answer within {} s", PATIENCE.as_secs())))
-                .with_context(|| format!("the gateway at {} did not do it", self.admin))
-        })?;
-        print(&answer)
+        print(&self.at.ask(method, &target, self.token()?.as_deref(), PATIENCE)?)
     }
 
     fn token(&self) -> Result<Option<String>, Failure> {
@@ -155,30 +122,5 @@ impl Events {
             Ok(token) => Ok(Some(token.trim_end().to_owned())),
             Err(error) => Err(Failure::Usage(format!("--token-file: {}: {error}", file.display()))),
         }
-    }
-}
-
-/// Sends one request; gives the answer's JSON, indented, or what went wrong.
-async fn ask(address: (&str, u16), request: Request<Empty<Bytes>>) -> anyhow::Result<String> {
-    let stream = tokio::net::TcpStream::connect(address).await.context("cannot connect; is it running?")?;
-    let io = hyper_util::rt::TokioIo::new(stream);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-    let exchange = async move {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        anyhow::Ok((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
-    };
-    let (exchanged, _closed) = tokio::join!(exchange, connection);
-    let (status, body) = exchanged?;
-    let json: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-    if !status.is_success() {
-        let text = json.as_ref().and_then(|json| json.get("error")).and_then(serde_json::Value::as_str);
-        let text = text.map_or_else(|| String::from_utf8_lossy(&body).trim().to_owned(), str::to_owned);
-        bail!("{status}{}{text}", if text.is_empty() { "" } else { ": " });
-    }
-    match json {
-        Some(json) => Ok(format!("{json:#}\n")),
-        None => Ok(String::from_utf8_lossy(&body).into_owned()),
     }
 }

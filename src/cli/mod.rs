@@ -1,13 +1,18 @@
 //! Commands, their arguments, and what a command's end means for the exit code: 0 for success, 64 for what was
 //! asked for wrongly (arguments, configuration), 1 for anything else.
 
+mod admin;
 mod capture;
 mod check;
+mod completions;
 mod demo;
 mod events;
+mod health;
+mod init;
 mod keydiff;
 mod keys;
 mod log;
+mod man;
 mod page;
 mod providers;
 mod run;
@@ -44,6 +49,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write a first configuration: ask a few questions, or take flags
+    Init(init::Init),
     /// Serve: by a file, or with no file in front of one app
     Run(run::Run),
     /// Look at a configuration and its stores; say everything that is wrong or risky
@@ -58,8 +65,14 @@ enum Command {
     Keydiff(keydiff::Keydiff),
     /// Look up and change events of a running gateway
     Events(events::Events),
+    /// Ask a gateway whether it is up; exits with 0 if it is, else with 1
+    Health(health::Health),
     /// List the providers that are built in, or tell of one
     Providers(providers::Providers),
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+    /// Print the manual page, or write one for each command
+    Man(man::Man),
 }
 
 /// Why a command failed.
@@ -102,7 +115,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Capture(capture) => capture.run(),
         Command::Keydiff(keydiff) => keydiff.run(),
         Command::Events(events) => events.run(),
+        Command::Health(health) => health.run(),
         Command::Providers(providers) => providers.run(),
+        Command::Init(init) => init.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -88,8 +88,14 @@ pub(super) fn block(provider: &Provider) -> String {
     ];
     match &provider.signature {
         Some(scheme) if scheme.needs_secret() => lines.push(format!("secret = \"${{{variable}_SECRET}}\"")),
+        Some(scheme) if scheme.takes_certificate() => {
+            lines.push(format!("public_key = {{ file = \"/etc/umavez/{name}.pem\" }}"));
+        }
         Some(_) => lines.push(format!("public_key = \"${{{variable}_PUBLIC_KEY}}\"")),
         None => {}
+    }
+    if provider.signature.as_ref().is_some_and(Signature::signs_webhook_id) {
+        lines.push(format!("webhook_id = \"${{{variable}_WEBHOOK_ID}}\""));
     }
     if provider.signature.as_ref().is_some_and(Signature::signs_url) {
         lines.push(format!("public_url = \"https://hooks.example.com/webhooks/{name}\""));
@@ -173,7 +179,8 @@ fn signature(provider: &Provider) -> String {
         format!("{} in the {}{}", way.scheme, way.place, age.unwrap_or_default())
     });
     let mut text = ways.collect::<Vec<_>>().join("; else ");
-    let unsigned = provider.unsigned_key_headers();
+    let headers = provider.unsigned_key_headers().into_iter().map(|name| name.to_string());
+    let unsigned: Vec<String> = headers.chain(provider.unsigned_key_parts()).collect();
     if !unsigned.is_empty() {
         let names = listed(unsigned.iter().map(|name| format!("`{name}`")));
         text.push_str(&format!(". Not covered, though the key comes from there: {names}"));

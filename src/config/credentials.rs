@@ -5,8 +5,16 @@ use super::secret::Secret;
 use super::source::{Field, Section};
 use crate::providers::{ItemRules, Provider, Signature};
 
-/// The secrets and the public key, each checked at its place.
-pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> (Vec<Secret>, Option<String>) {
+/// What a route has to check its provider's signature with.
+#[derive(Debug, Default)]
+pub(super) struct Credentials {
+    pub(super) secrets: Vec<Secret>,
+    pub(super) public_key: Option<String>,
+    pub(super) webhook_id: Option<String>,
+}
+
+/// Each credential, checked at its place.
+pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> Credentials {
     let secret = route.field("secret");
     let public_key = route.field("public_key");
     let signature = provider.and_then(|provider| provider.signature.as_ref());
@@ -25,20 +33,46 @@ pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> (Vec<Sec
         && !given
     {
         let field = if signature.needs_secret() { "secret" } else { "public_key" };
-        let what = if signature.needs_secret() { "no secret" } else { "no public key" };
+        let what = match (signature.needs_secret(), signature.takes_certificate()) {
+            (true, _) => "no secret",
+            (false, true) => {
+                "no certificate of the provider (it is never fetched), so its signature is not verified"
+            }
+            (false, false) => "no public key",
+        };
         let risk = "whoever guesses an event's key can make the gateway swallow the real one";
         route.warn(field, format!("{what}: {risk}"));
     }
     let secrets = secret.map(|field| secrets(&field, signature)).unwrap_or_default();
     let public_key = public_key.and_then(|field| {
-        let text = field.expanded()?.text;
+        let text = field.text_or_file()?;
         if let Some(Err(error)) = signature.map(|signature| signature.check_public_key(&text)) {
             field.fail(error.to_string(), "write the key as the provider shows it, or leave it out");
             return None;
         }
         Some(text)
     });
-    (secrets, public_key)
+    let webhook_id = webhook_id(route, signature, given);
+    Credentials { secrets, public_key, webhook_id }
+}
+
+/// The id that the provider gave the webhook, which some signatures cover.
+fn webhook_id(route: &Section<'_>, signature: Option<&Signature>, given: bool) -> Option<String> {
+    let field = route.field("webhook_id");
+    let signed = signature.is_some_and(Signature::signs_webhook_id);
+    match field {
+        Some(field) if !signed => {
+            field.fail("nothing uses it: no signature of the route's provider covers it", "leave it out");
+            None
+        }
+        Some(field) => Some(field.expanded()?.text),
+        None if signed && given => {
+            let mend = "write the id that the provider shows beside the webhook's URL";
+            route.fail("webhook_id", Fault::new("is missing, and the provider's signature covers it", mend));
+            None
+        }
+        None => None,
+    }
 }
 
 /// A list of secrets, or one; each of the form that the signature takes, where there is one.
@@ -60,7 +94,7 @@ pub(super) fn secrets(field: &Field<'_>, signature: Option<&Signature>) -> Vec<S
     fields.iter().filter_map(checked).collect()
 }
 
-/// Warns of key parts that come from headers which the provider's signature doesn't cover.
+/// Warns of key parts that the provider's signature doesn't cover.
 pub(super) fn warn_of_unsigned_parts(
     route: &Section<'_>,
     provider: Option<&Provider>,
@@ -74,10 +108,27 @@ pub(super) fn warn_of_unsigned_parts(
         if !signature.signs_header(header.as_str()) {
             let text = format!(
                 "events are named by the header {header}, which {}'s signature does not cover: who replays a signed \
-                 body under a new {header} is not recognised as a copy",
+                 body under a new {header} is not recognised as a copy, and who sends one under the {header} of an \
+                 event to come makes the gateway swallow that",
                 provider.name
             );
             route.warn(field, text);
         }
+    }
+    for source in items.key_sources().iter().filter(|source| !signature.covers(source)) {
+        let text = format!(
+            "events are named by {source}, which {}'s signature does not cover: who has seen one delivery can send \
+             its signature with another event",
+            provider.name
+        );
+        route.warn(field, text);
+    }
+    if signature.signs_checksum() {
+        let text = format!(
+            "{}'s signature covers a checksum of the body only: who has seen one delivery can write another body \
+             that fits",
+            provider.name
+        );
+        route.warn(field, text);
     }
 }

@@ -1,16 +1,32 @@
 //! Every section of the file and every field it may have. A field that is not here is an error, and
 //! `deploy/reference.toml` holds each (a test compares them).
 
-pub(super) const TOP: &[&str] =
-    &["listen", "hot", "durable", "upstream", "limits", "log", "providers_dir", "route"];
+pub(super) const TOP: &[&str] = &[
+    "listen",
+    "public_tls",
+    "admin_tls",
+    "hot",
+    "durable",
+    "upstream",
+    "limits",
+    "log",
+    "providers_dir",
+    "route",
+];
 
 pub(super) const LISTEN: &[&str] = &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace"];
+
+/// Of `public_tls` and `admin_tls`.
+pub(super) const TLS: &[&str] = &["certificates", "client_ca", "client_auth", "min_version"];
+
+/// Of each certificate.
+pub(super) const PAIR: &[&str] = &["chain", "key"];
 
 pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "memory_limit"];
 
 pub(super) const DURABLE: &[&str] = &["url", "timeout"];
 
-pub(super) const UPSTREAM: &[&str] = &["url"];
+pub(super) const UPSTREAM: &[&str] = &["url", "ca", "client_certificate"];
 
 pub(super) const LIMITS: &[&str] = &[
     "connections_max",
@@ -35,7 +51,9 @@ pub(super) const ROUTE: &[&str] = &[
     "scope",
     "secret",
     "public_key",
+    "webhook_id",
     "public_url",
+    "client_name",
     "upstream",
     "timeout",
     "lease",
@@ -65,6 +83,8 @@ pub(super) const DUPLICATE_ANSWER: &[&str] = &["status", "content_type", "body"]
 /// Sections and their fields, for whoever compares them with a document.
 pub const FIELDS: &[(&str, &[&str])] = &[
     ("listen", LISTEN),
+    ("public_tls", TLS),
+    ("admin_tls", TLS),
     ("hot", HOT),
     ("durable", DURABLE),
     ("upstream", UPSTREAM),

@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
 use super::source::{Section, Source, article};
-use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, sections, units};
+use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, sections, tls, units};
 use crate::flow::RouteTable;
 
 /// Longest configuration file that is read, bytes.
@@ -56,15 +56,22 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
     let known = providers::Known::read(&top);
     let listen = sections::listen(&top);
     let limits = sections::limits(&top);
-    let upstream = sections::upstream(&top);
-    let around =
-        Around { providers: &known, upstream: upstream.as_ref(), answer_bytes_max: limits.answer_bytes_max };
+    let app = top.section("upstream", fields::UPSTREAM);
+    let upstream = sections::upstream(&app);
+    let tls = tls::read(&top, &app);
+    let around = Around {
+        providers: &known,
+        upstream: upstream.as_ref(),
+        answer_bytes_max: limits.answer_bytes_max,
+        client_certificates: tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
+    };
     let routes = routes(&top, &around);
     let config = Config {
         hot: sections::hot(&top),
         durable: sections::durable(&top),
         log: sections::log(&top),
         listen,
+        tls,
         upstream,
         routes,
         limits,

@@ -16,6 +16,7 @@ mod sections;
 mod source;
 mod status;
 mod target;
+mod tls;
 mod units;
 
 use std::collections::BTreeMap;
@@ -35,11 +36,14 @@ pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::ledger::Terms;
 use crate::providers::{ItemRules, Provider};
+use crate::tls::Files;
 
 /// Everything one gateway runs on.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: Listen,
+    /// Certificates and roots of both listeners and towards apps.
+    pub tls: Files,
     pub hot: Hot,
     pub durable: Durable,
     /// Where what matches no route goes; 404 where none is set.
@@ -47,6 +51,14 @@ pub struct Config {
     pub routes: Vec<Arc<RouteConfig>>,
     pub limits: Limits,
     pub log: Log,
+}
+
+impl Config {
+    /// Whether any app is reached through TLS.
+    pub fn has_encrypted_apps(&self) -> bool {
+        let mut targets = self.upstream.iter().chain(self.routes.iter().map(|route| &route.upstream));
+        targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
+    }
 }
 
 /// How to log. `UMAVEZ_LOG` in the environment stands before `level`.
@@ -149,7 +161,11 @@ pub struct RouteConfig {
     pub scope: Scope,
     pub secrets: Vec<Secret>,
     pub public_key: Option<String>,
+    /// The id that the provider gave the webhook, where its signature covers that.
+    pub webhook_id: Option<String>,
     pub public_url: Option<String>,
+    /// Whose client certificate a request has to come with, by any of these names; empty where none is needed.
+    pub client_names: Vec<String>,
     pub upstream: Target,
     pub timeout: Duration,
     pub terms: Terms,

@@ -13,7 +13,7 @@ use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
     DuplicateAnswer, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target, capture, credentials, fields,
-    handshake, providers, units,
+    handshake, providers, tls, units,
 };
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::{ItemRules, Provider};
@@ -36,6 +36,8 @@ pub(super) struct Around<'a> {
     pub(super) providers: &'a providers::Known,
     pub(super) upstream: Option<&'a Target>,
     pub(super) answer_bytes_max: usize,
+    /// Whether callers can present certificates at all.
+    pub(super) client_certificates: bool,
 }
 
 /// Reads the route at `table`, the `number`th of the file. `None` where it is so wrong that there is no route;
@@ -62,7 +64,7 @@ pub(super) fn read<'a>(
         Some(field) => field.parsed(|text| Scope::parse(text, path.as_ref())),
         None => name.clone().map(Scope),
     };
-    let (secrets, public_key) = credentials::read(&route, provider.as_deref());
+    let credentials = credentials::read(&route, provider.as_deref());
     credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref());
     let (handshake, verify_tokens) = handshake::read(&route, provider.as_deref());
     let upstream = match route.field("upstream") {
@@ -84,9 +86,11 @@ pub(super) fn read<'a>(
         host,
         items: items?,
         scope: scope?,
-        secrets,
-        public_key,
+        secrets: credentials.secrets,
+        public_key: credentials.public_key,
+        webhook_id: credentials.webhook_id,
         public_url: route.parsed("public_url", parse_public_url),
+        client_names: tls::client_names(&route, around.client_certificates),
         upstream: upstream?,
         timeout: times.timeout,
         terms: times.terms,

@@ -82,14 +82,8 @@ impl Field<'_> {
 
     /// One secret: `"${NAME}"`, `{ file = "…" }`, or the text itself, which is warned of.
     pub(super) fn secret(&self) -> Option<Secret> {
-        let (text, whence) = if let Some(table) = self.value.as_table() {
-            let name = self.name.clone();
-            let section = Section::open(self.source, name, Some(table), self.span.clone(), &["file"]);
-            let Some(file) = section.field("file") else {
-                section.fail("file", Fault::new("is missing", "write { file = \"/run/secrets/name\" }"));
-                return None;
-            };
-            (file.file_content()?, "the file")
+        let (text, whence) = if self.value.as_table().is_some() {
+            (self.named_file()?, "the file")
         } else if self.value.is_str() {
             let expanded = self.expanded()?;
             if !expanded.from_env {
@@ -107,6 +101,22 @@ impl Field<'_> {
             return None;
         }
         Some(Secret(text.into()))
+    }
+
+    /// Text that is no secret: as it stands, with `${NAME}` replaced, or `{ file = "…" }`.
+    pub(super) fn text_or_file(&self) -> Option<String> {
+        if self.value.as_table().is_some() { self.named_file() } else { Some(self.expanded()?.text) }
+    }
+
+    /// What `{ file = "…" }` names.
+    fn named_file(&self) -> Option<String> {
+        let table = self.value.as_table();
+        let section = Section::open(self.source, self.name.clone(), table, self.span.clone(), &["file"]);
+        let Some(file) = section.field("file") else {
+            section.fail("file", Fault::new("is missing", "write { file = \"/run/secrets/name\" }"));
+            return None;
+        };
+        file.file_content()
     }
 
     /// The content of the file that this field names, without its last line's end.

@@ -170,8 +170,8 @@ fn store_url(field: &Field<'_>, schemes: &[&str]) -> Option<Secret> {
     Some(Secret(url.text.into()))
 }
 
-pub(super) fn upstream(top: &Section<'_>) -> Option<Target> {
-    target(&top.section("upstream", fields::UPSTREAM).field("url")?)
+pub(super) fn upstream(section: &Section<'_>) -> Option<Target> {
+    target(&section.field("url")?)
 }
 
 /// An app's base URL, with `${NAME}` replaced.

@@ -105,7 +105,8 @@ impl<'a> Section<'a> {
         };
         let table = value.value.as_table();
         if table.is_none() {
-            value.fail(format!("is {}, not a table", article(value.value)), format!("write [{field}]"));
+            value
+                .fail(format!("is {}, not a table", article(value.value)), format!("write [{}]", value.name));
         }
         Self::open(self.source, name, table, value.span, known)
     }

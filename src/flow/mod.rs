@@ -26,7 +26,7 @@ use crate::config::{Limits, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::Slot;
 use crate::metrics;
-use crate::providers::{BadSignature, Items, Redactor};
+use crate::providers::{Items, Redactor};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
@@ -87,7 +87,10 @@ impl Flow {
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
         let found = self.shared.routes.find(request.method(), host, request.uri().path());
         match found {
-            Found::Event { route, path_params } => self.once(route, path_params, request, caller).await,
+            // Boxed, as passing through is: hyper moves a request's future, and keeps room for it per connection.
+            Found::Event { route, path_params } => {
+                Box::pin(self.once(route, path_params, request, caller)).await
+            }
             Found::PassThrough(route) => match route.answer_probe(&request) {
                 Some(answer) => answer.map(Body::from),
                 None => self.pass(Some(&route.config.upstream), request, caller, slot).await,
@@ -121,7 +124,8 @@ impl Flow {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return answer.map(Body::from);
         };
-        let answer = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot).await;
+        let passing = pass::pass(&self.upstream, target, request, &caller, &self.tunnels, slot);
+        let answer = Box::pin(passing).await;
         metrics::passed(answer.status());
         answer
     }
@@ -169,6 +173,7 @@ impl Flow {
         caller: Caller,
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
+        route.admit(request.extensions().get()).map_err(|stranger| unsigned_refusal(route, &stranger))?;
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
@@ -204,7 +209,9 @@ impl Flow {
     /// hangs up.
     async fn to_the_end(&self, work: Work) -> Done {
         let flow = self.clone();
-        match self.tunnels.tracker.spawn(async move { flow.proxy(work).await }).await {
+        // Boxed: the task's future is large, and spawning moves it several times.
+        let whole = Box::pin(async move { flow.proxy(work).await });
+        match self.tunnels.tracker.spawn(whole).await {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "a request's task ended early");
@@ -247,7 +254,7 @@ fn refusal(error: body::BodyError) -> Refusal {
     }
 }
 
-fn unsigned_refusal(route: &Route, bad: &BadSignature) -> Refusal {
+fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {
     route.metrics.unsigned.increment(1);
     tracing::warn!(route = %route.config.name, error = %bad, "refused: unsigned");
     Refusal::Unsigned {

@@ -10,6 +10,7 @@ use super::capture::{Album, Recorder};
 use super::route::{Match, RouteTable};
 use crate::clock::UnixMillis;
 use crate::config::RouteConfig;
+use crate::listen::ClientNames;
 use crate::metrics;
 use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Verifier};
 
@@ -65,6 +66,15 @@ pub enum RouteError {
     },
 }
 
+/// A request of a route that takes only those with a certain client certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stranger {
+    #[error("no client certificate was presented")]
+    Nobody,
+    #[error("the client certificate is another's: {0}")]
+    Another(String),
+}
+
 /// A cut body can't be signed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unsignable {
@@ -87,10 +97,9 @@ impl Route {
         let verifier = match signature {
             Some(signature) if checks => {
                 let prepared = signature.prepare(&secrets, config.public_key.as_deref());
-                Some(
-                    prepared
-                        .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?,
-                )
+                let verifier = prepared
+                    .map_err(|source| RouteError::Secret { route: config.name.to_string(), source })?;
+                Some(verifier.for_webhook(config.webhook_id.as_deref()))
             }
             Some(_) | None => None,
         };
@@ -109,6 +118,17 @@ impl Route {
             .transpose()
             .map_err(|source| RouteError::Capture { route: config.name.to_string(), source })?;
         Ok(Self { metrics, verifier, signs_unchecked, redactor, recorder, config })
+    }
+
+    /// Whether the route takes requests of who presented this certificate.
+    pub(super) fn admit(&self, client: Option<&ClientNames>) -> Result<(), Stranger> {
+        let wanted = &self.config.client_names;
+        match client {
+            _ if wanted.is_empty() => Ok(()),
+            Some(ClientNames(names)) if names.iter().any(|name| wanted.contains(name)) => Ok(()),
+            Some(ClientNames(names)) => Err(Stranger::Another(names.join(", "))),
+            None => Err(Stranger::Nobody),
+        }
     }
 
     pub(super) fn verify(&self, arrived: &Arrived, now: UnixMillis) -> Result<(), BadSignature> {

@@ -238,11 +238,12 @@ impl Run<'_> {
         let began = monotonic();
         let mut heard = Heard::default();
         for (item, waiter) in waiting {
+            let ask = waiter.ask().clone();
             match self.flow.ledger.wait(waiter, deadline).await {
                 Waited::Done { receipt, layer, conflict } => {
                     let copy = Duplicate { item, receipt, layer, conflict };
                     self.count(Said::Duplicate, 1);
-                    self.count_duplicate(&copy);
+                    self.count_duplicate(&copy, Some(&ask));
                     heard.duplicates.push(copy);
                 }
                 Waited::Held => {
@@ -303,23 +304,16 @@ impl Run<'_> {
         self.count(Said::Held, plan.held);
         self.count(Said::Unavailable, plan.unavailable_items);
         for copy in &plan.duplicates {
-            self.count_duplicate(copy);
-            self.note_conflict(copy, keyed);
-        }
-    }
-
-    fn count_duplicate(&self, copy: &Duplicate) {
-        self.work.route.metrics.duplicate(copy.layer);
-        if copy.conflict.is_some() {
-            self.work.route.metrics.conflicts.increment(1);
+            let at = keyed.places.iter().position(|place| *place == copy.item);
+            self.count_duplicate(copy, at.and_then(|at| keyed.asks.get(at)));
         }
     }
 
     /// The same key with another body: an id that is reused would otherwise swallow events unseen.
-    fn note_conflict(&self, copy: &Duplicate, keyed: &Keyed) {
-        let Some(processed) = copy.conflict else { return };
-        let Some(at) = keyed.places.iter().position(|place| *place == copy.item) else { return };
-        let ask = &keyed.asks[at];
+    fn count_duplicate(&self, copy: &Duplicate, ask: Option<&Ask>) {
+        self.work.route.metrics.duplicate(copy.layer);
+        let (Some(processed), Some(ask)) = (copy.conflict, ask) else { return };
+        self.work.route.metrics.conflicts.increment(1);
         self.flow.ledger.note_conflict(ask);
         tracing::warn!(
             route = %self.config().name, key = ask.key.digest().short(),
@@ -338,7 +332,7 @@ impl Run<'_> {
                     Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
                 }
                 tracing::warn!(
-                    route = %self.config().name, key = self.key, error = error as &dyn std::error::Error,
+                    route = %self.config().name, key = self.key, error = error.told(),
                     "no complete answer from the app"
                 );
             }

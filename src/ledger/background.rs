@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Ledger;
 use super::claim::{Claim, EventKey, Receipt, Settlement};
-use super::durable::HotOnly;
+use super::durable::{HotOnly, Settled};
+use crate::metrics::Stores;
 
 /// Most jobs that may wait; past it a job is dropped, logged and counted.
 const JOBS_MAX: usize = 65_536;
@@ -27,6 +28,7 @@ const LAST_TRIES: u32 = 10;
 pub(super) struct Background {
     jobs: mpsc::Sender<Job>,
     waiting: std::sync::Arc<AtomicUsize>,
+    metrics: Stores,
 }
 
 /// What does them.
@@ -49,11 +51,11 @@ enum Job {
 }
 
 impl Background {
-    pub(super) fn new() -> (Self, Work) {
+    pub(super) fn new(metrics: Stores) -> (Self, Work) {
         let (send, jobs) = mpsc::channel(JOBS_MAX);
         let waiting = std::sync::Arc::<AtomicUsize>::default();
         (
-            Self { jobs: send, waiting: std::sync::Arc::clone(&waiting) },
+            Self { jobs: send, waiting: std::sync::Arc::clone(&waiting), metrics },
             Work { jobs, waiting, queue: VecDeque::new() },
         )
     }
@@ -89,6 +91,7 @@ impl Background {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if self.jobs.try_send(job).is_err() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.metrics.dropped();
             tracing::error!(
                 jobs_max = JOBS_MAX,
                 "a settlement was dropped: too many wait for the durable store"
@@ -166,8 +169,31 @@ impl Work {
 /// is back, the fence tells.
 async fn settle(ledger: &Ledger, claims: Vec<Claim>, settlement: Settlement) -> Option<Job> {
     if let Some(settled) = ledger.record(&claims, &settlement).await {
+        for (claim, _) in claims.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::LeaseLost) {
+            ledger.shared.metrics.lease_lost_late(&claim.route);
+        }
         ledger.finish(claims, settled, &settlement).await;
         return None;
     }
     Some(Job::Settle { claims, settlement })
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            let (background, _work) = Background::new(Stores::new());
+            for _ in 0..JOBS_MAX + 2 {
+                background.forget(EventKey::from_text("orders:1"));
+            }
+            assert_eq!(background.waiting(), JOBS_MAX);
+        });
+        assert!(recorder.handle().render().contains("umavez_settlements_dropped_total 2"));
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
-use super::hot::{Done, HotDone, HotSeen};
+use super::hot::{Done, HotAsk, HotDone, HotSeen};
 use super::in_flight::{Ended, InFlight, Place, Seat};
 use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter};
 use crate::clock::monotonic;
@@ -73,14 +73,19 @@ impl Claiming {
 }
 
 impl Item {
+    pub(super) fn hot_ask(&self, on: &Conditions) -> HotAsk {
+        let mark_ttl = on.terms.lease.min(on.terms.hot_ttl);
+        HotAsk { key: self.ask.key.clone(), fence: self.fence, mark_ttl }
+    }
+
     pub(super) fn hot(&mut self, seen: HotSeen) {
-        if let HotSeen::Done(Done { fingerprint, receipt }) = seen {
-            match receipt {
-                Some(receipt) => self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint)),
-                None => self.receipt_elsewhere = true,
+        match seen {
+            HotSeen::Done(Done { fingerprint, receipt: Some(receipt) }) => {
+                self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint));
             }
-        } else {
-            self.hot_said = Some(seen);
+            HotSeen::Done(Done { receipt: None, .. }) => self.receipt_elsewhere = true,
+            HotSeen::Exposed => self.in_flight(),
+            HotSeen::Claimed | HotSeen::Processing => self.hot_said = Some(seen),
         }
     }
 

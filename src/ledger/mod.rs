@@ -8,6 +8,7 @@ mod background;
 mod claim;
 mod claiming;
 pub mod durable;
+mod exposed;
 pub mod hot;
 mod in_flight;
 mod settle;
@@ -28,7 +29,7 @@ pub use claim::{
 };
 use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Hot, HotAsk, HotDone, HotSeen};
+use hot::{Hot, HotAsk, HotDone};
 use in_flight::InFlight;
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
@@ -128,7 +129,7 @@ impl Ledger {
         (tracker, stop): (&TaskTracker, &CancellationToken),
     ) -> Self {
         let in_flight = InFlight::new();
-        let (background, work) = Background::new();
+        let (background, work) = Background::new(metrics.clone());
         let flushed = CancellationToken::new();
         let shared = Arc::new(Shared { in_flight, background, clock, metrics, flushed: flushed.clone() });
         let ledger = Self { hot, durable, shared };
@@ -222,11 +223,7 @@ impl Ledger {
     }
 
     async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions) {
-        let mark_ttl = on.terms.lease.min(on.terms.hot_ttl);
-        let asks: Vec<HotAsk> = claiming
-            .open()
-            .map(|item| HotAsk { key: item.ask.key.clone(), fence: item.fence, mark_ttl })
-            .collect();
+        let asks: Vec<HotAsk> = claiming.open().map(|item| item.hot_ask(on)).collect();
         if asks.is_empty() {
             return;
         }
@@ -277,7 +274,8 @@ impl Ledger {
         let said = self.durable.claim(asks).await;
         self.shared.metrics.durable_took(began.elapsed());
         match said {
-            Ok(seen) => {
+            Ok(mut seen) => {
+                self.yield_to_exposed(claiming, &mut seen, on).await;
                 let mut warm = Vec::new();
                 for (item, seen) in claiming.open_mut().zip(seen) {
                     warm.extend(item.decided(seen, on, began));
@@ -288,40 +286,6 @@ impl Ledger {
                 self.shared.metrics.durable_failed(&error);
                 self.without_durable(claiming, on, error, began).await;
             }
-        }
-    }
-
-    /// The durable store gave no answer: an error is not a verdict, and the route's policy decides.
-    async fn without_durable(
-        &self,
-        claiming: &mut Claiming,
-        on: &Conditions,
-        error: DurableError,
-        began: std::time::Instant,
-    ) {
-        let error = Arc::new(match error {
-            DurableError::Full => LedgerError::Full,
-            down @ (DurableError::Unavailable(_) | DurableError::Unfit(_)) => LedgerError::DurableDown(down),
-        });
-        let mut unmark = Vec::new();
-        for item in claiming.open_mut() {
-            match (on.without_durable, &item.hot_said) {
-                (WithoutDurable::HotOnly, Some(HotSeen::Claimed)) => {
-                    item.first(1, Duration::ZERO, on, began, false)
-                }
-                (WithoutDurable::HotOnly, Some(HotSeen::Processing)) => item.in_flight(),
-                (WithoutDurable::HotOnly, Some(HotSeen::Done(_)) | None) | (WithoutDurable::Refuse, _) => {
-                    if item.hot_said == Some(HotSeen::Claimed) {
-                        unmark.push((item.ask.key.clone(), item.fence));
-                    }
-                    item.unavailable(Arc::clone(&error));
-                }
-            }
-        }
-        if !unmark.is_empty()
-            && let Err(error) = self.hot.release(unmark).await
-        {
-            self.shared.metrics.hot_failed(&error);
         }
     }
 

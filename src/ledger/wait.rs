@@ -52,6 +52,11 @@ impl Waiter {
         Self { ask, place: Waiting::Queued(hear) }
     }
 
+    /// What waits.
+    pub fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
     pub(super) fn elsewhere(ask: Ask, seat: Seat) -> Self {
         Self { ask, place: Waiting::Elsewhere(seat) }
     }
@@ -89,6 +94,7 @@ impl Ledger {
     async fn listen(&self, ask: &Ask, seat: &Seat, deadline: Instant) -> Ended {
         let bell = seat.bell();
         loop {
+            let mut exposed = false;
             let pause = match self.hot.watch(&ask.key).await {
                 Ok(Watched::Done(done)) => {
                     if let Some(receipt) = done.receipt {
@@ -97,6 +103,10 @@ impl Ledger {
                     POLL
                 }
                 Ok(Watched::Watching) => POLL_PUSHED,
+                Ok(Watched::WatchingExposed) => {
+                    exposed = true;
+                    POLL_PUSHED
+                }
                 Ok(Watched::Absent) | Err(_) => POLL,
             };
             match self.durable.peek(vec![ask.key.digest()]).await.map(|mut seen| seen.pop().flatten()) {
@@ -104,6 +114,8 @@ impl Ledger {
                     return Ended::Done(Arc::new(receipt), Layer::Waited, Some(fingerprint));
                 }
                 Ok(Some(Seen::Held)) => return Ended::Held,
+                // The durable store can't tell of a claim that it knows nothing of.
+                Ok(Some(Seen::Processing { .. } | Seen::Claimed { .. }) | None) if exposed => {}
                 Ok(Some(Seen::Processing { lease_left })) if lease_left.is_zero() => return Ended::Released,
                 Ok(Some(Seen::Claimed { .. }) | None) => return Ended::Released,
                 Ok(Some(Seen::Processing { .. })) | Err(_) => {}

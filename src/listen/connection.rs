@@ -11,11 +11,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::TaskTracker;
 
 use super::admit::{Inadmissible, admit};
-use super::watch::{Advice, UnderWay, Watch, Watched};
+use super::watch::{Advice, UnderWay, Watch};
 use super::{Handler, Listening, Peer};
 use crate::upstream::Body;
 
@@ -25,17 +25,25 @@ const HEADER_BYTES_MIN: usize = 8 * 1024;
 /// Requests that one HTTP/2 connection may have under way.
 const STREAMS_MAX: u32 = 256;
 
-/// Serves a connection until either side ends it.
-pub(super) async fn drive<H: Handler>(stream: TcpStream, peer: Peer, handler: H, listening: Arc<Listening>) {
-    let watch = Watch::new();
-    let io = TokioIo::new(Watched::new(stream, Arc::clone(&watch)));
+/// Serves a connection until either side ends it. The stream tells the watch what moves.
+pub(super) async fn drive<S, H>(
+    stream: S,
+    watch: Arc<Watch>,
+    peer: Peer,
+    handler: H,
+    listening: Arc<Listening>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
+    let io = TokioIo::new(stream);
     let service = {
         let (watch, handler, peer) = (Arc::clone(&watch), handler, peer.clone());
         service_fn(move |request| answer(request, &handler, &peer, &watch))
     };
     let builder = builder(&listening);
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
-    let mut clock = pin!(tokio::time::sleep(listening.limits.header_timeout));
+    let mut clock = pin!(tokio::time::sleep_until(watch.first_head_due(&listening.limits).into()));
     let mut stopping = pin!(listening.shutdown.cancelled());
     let mut stopped = false;
     loop {

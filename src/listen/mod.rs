@@ -3,6 +3,7 @@
 
 mod admit;
 mod connection;
+mod secure;
 mod socket;
 mod watch;
 
@@ -21,7 +22,9 @@ use tokio_util::task::TaskTracker;
 pub use socket::reuse_port_listeners;
 
 use crate::config::Limits;
+use crate::tls::ListenerTls;
 use crate::upstream::Body;
+use watch::{Watch, Watched};
 
 /// How long to wait when the process may not open another socket.
 const OUT_OF_SOCKETS_PAUSE: Duration = Duration::from_millis(50);
@@ -31,8 +34,14 @@ const OUT_OF_SOCKETS_PAUSE: Duration = Duration::from_millis(50);
 pub struct Peer {
     pub address: SocketAddr,
     pub secure: bool,
+    /// Whose verified certificate the peer presented.
+    pub client: Option<ClientNames>,
     slot: Arc<OwnedSemaphorePermit>,
 }
+
+/// The names of a certificate that was verified: its DNS names and its common name, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientNames(pub Arc<[String]>);
 
 impl Peer {
     /// The connection's place among those allowed, for who keeps it beyond HTTP (an upgrade).
@@ -60,6 +69,7 @@ impl Slots {
 pub struct Listening {
     pub limits: Limits,
     pub slots: Slots,
+    pub tls: Arc<ListenerTls>,
     /// Cancelled when the gateway stops: no new connection, requests under way are finished.
     pub shutdown: CancellationToken,
     /// Drain waits for what is spawned here: connections, and streams of HTTP/2.
@@ -109,9 +119,17 @@ fn start<H: Handler>(
         tracing::debug!(%error, "a connection was gone before it began");
         return;
     }
-    let peer = Peer { address, secure: false, slot: Arc::new(slot) };
-    let connection = connection::drive(stream, peer, handler.clone(), Arc::clone(listening));
-    listening.tracker.spawn(connection);
+    let mut peer = Peer { address, secure: false, client: None, slot: Arc::new(slot) };
+    let (handler, ours) = (handler.clone(), Arc::clone(listening));
+    let watch = Watch::new();
+    let watched = Watched::new(stream, Arc::clone(&watch));
+    match listening.tls.acceptor() {
+        None => listening.tracker.spawn(connection::drive(watched, watch, peer, handler, ours)),
+        Some(acceptor) => {
+            peer.secure = true;
+            listening.tracker.spawn(secure::drive(watched, watch, acceptor, peer, handler, ours))
+        }
+    };
 }
 
 /// A connection that died before we took it costs nothing; running out of sockets needs patience.

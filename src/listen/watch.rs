@@ -73,6 +73,11 @@ impl Watch {
         UnderWay(Arc::clone(self))
     }
 
+    /// Until when the first head has to be there, counted from the connection's beginning.
+    pub(super) fn first_head_due(&self, limits: &Limits) -> Instant {
+        self.start + limits.header_timeout
+    }
+
     pub(super) fn answered(&self, status: http::StatusCode) {
         self.refused.store(status.is_client_error(), Ordering::Relaxed);
     }
@@ -154,6 +159,15 @@ struct Linger {
 impl Watched {
     pub(super) fn new(stream: TcpStream, watch: Arc<Watch>) -> Self {
         Self { stream, watch, ended: false, linger: None }
+    }
+
+    /// The first byte that the peer sent, left where it is.
+    pub(super) async fn first_byte(&self) -> io::Result<u8> {
+        let mut first = [0];
+        match self.stream.peek(&mut first).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(first[0]),
+        }
     }
 
     /// Reads and forgets until the peer has ended, or long enough.

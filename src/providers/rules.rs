@@ -172,6 +172,20 @@ impl ItemRules {
         selectors
     }
 
+    /// Each source of a key part as written, once: `$.id`, `@.id`, `form:id`.
+    pub fn key_sources(&self) -> Vec<String> {
+        let mut sources: Vec<String> = Vec::new();
+        for part in self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten() {
+            for source in part.text.split('|') {
+                let source = source.trim().trim_end_matches('?');
+                if !sources.iter().any(|known| known == source) {
+                    sources.push(source.to_owned());
+                }
+            }
+        }
+        sources
+    }
+
     /// Each rule's place and parts as written, for people.
     pub fn describe(&self) -> Vec<(String, Vec<String>)> {
         let parts = |rule: &Rule| {

@@ -124,6 +124,12 @@ impl Provider {
         };
         self.rules.key_headers().into_iter().filter(|name| !signed(name)).collect()
     }
+
+    /// Key parts from the body or the query that the signature scheme doesn't cover.
+    pub fn unsigned_key_parts(&self) -> Vec<String> {
+        let Some(scheme) = &self.signature else { return Vec::new() };
+        self.rules.key_sources().into_iter().filter(|source| !scheme.covers(source)).collect()
+    }
 }
 
 #[derive(Deserialize)]

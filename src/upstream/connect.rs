@@ -4,10 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_rustls::ConfigBuilderExt;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
@@ -17,22 +14,12 @@ use super::outcome::Cause;
 use super::pool::{Connection, Lease, Pool};
 use super::url::is_secure;
 use crate::config::Target;
-
-/// The system's root certificates, for TLS to apps. Read once per process; an error matters only to a gateway
-/// that has an `https://` upstream.
-pub fn system_roots() -> Result<Arc<ClientConfig>, Cause> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_native_roots()?
-        .with_no_client_auth();
-    Ok(Arc::new(config))
-}
+use crate::tls::{AppTls, Speaking};
 
 /// What making a connection needs.
 pub(super) struct Connector {
     pub(super) connect_timeout: Duration,
-    pub(super) tls: Option<Arc<ClientConfig>>,
+    pub(super) tls: Arc<AppTls>,
     /// The tasks that drive connections. They end with the pool, and nobody waits for them.
     pub(super) tasks: TaskTracker,
 }
@@ -48,12 +35,8 @@ impl Connector {
         if !is_secure(target) {
             return self.handshake(stream, target.http2, pool).await;
         }
-        let config = self.tls.as_ref().ok_or("no root certificates: an https upstream needs the system's")?;
-        let mut config = ClientConfig::clone(config);
-        config.alpn_protocols =
-            if target.http2 { vec![b"h2".to_vec()] } else { vec![b"h2".to_vec(), b"http/1.1".to_vec()] };
-        let name = ServerName::try_from(bare_host(target).to_owned())?;
-        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        let speaking = if target.http2 { Speaking::Http2 } else { Speaking::Either };
+        let stream = self.tls.connect(bare_host(target), speaking, stream).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         self.handshake(stream, http2 || target.http2, pool).await
     }

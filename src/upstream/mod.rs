@@ -21,11 +21,11 @@ use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 
 pub use body::{Body, BodyFault, Held};
-pub use connect::system_roots;
 pub use outcome::{Cause, Outcome, UpstreamError};
 pub use url::public_url;
 
 use crate::config::{Limits, Target};
+use crate::tls::{self, AppTls};
 use body::Progress;
 use connect::Connector;
 use pool::{Connection, Lease, Pool};
@@ -70,8 +70,7 @@ impl Failed {
 }
 
 impl Upstream {
-    /// `tls` as from [`system_roots`]; without it only `http://` apps can be reached.
-    pub fn new(limits: &Limits, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
+    pub fn new(limits: &Limits, tls: Arc<AppTls>) -> Self {
         let connector = Connector { connect_timeout: limits.connect_timeout, tls, tasks: TaskTracker::new() };
         Self { connector, pools: Mutex::default() }
     }
@@ -177,6 +176,7 @@ impl Upstream {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
+            let refused = fault.is_refused();
             let error = UpstreamError::Broken(fault.error.into());
             match fault.unsent {
                 Some(unsent) if tries < TRIES_MAX => {
@@ -184,6 +184,7 @@ impl Upstream {
                     request = unsent;
                 }
                 Some(_) => return Err(Failed::never_sent(error)),
+                None if refused || tls::is_refusal(&error) => return Err(Failed::never_sent(error)),
                 None => return Err(Failed::unknown(error)),
             }
         }

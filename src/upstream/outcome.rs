@@ -1,5 +1,6 @@
-//! What an attempt to reach the app came to. Only two things prove that the app never saw a request: no
-//! connection, or a connection that handed the request back unwritten. All else may have been processed.
+//! What an attempt to reach the app came to. Only three things prove that the app has not processed a request: no
+//! connection, a connection that handed the request back unwritten, and an app that says so in HTTP/2. All else may
+//! have been processed.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use http::Response;
 pub enum Outcome {
     /// A complete final answer.
     Answered(Response<Bytes>),
-    /// Provably nothing of the request reached the app: the connection was refused, or never made.
+    /// Provably not processed: the connection was refused or never made, or the app refused the stream.
     NeverSent(UpstreamError),
     /// The request may have been processed: it timed out, or the connection broke after it was (partly) sent,
     /// or the answer broke off.
@@ -32,4 +33,19 @@ pub enum UpstreamError {
     Broken(#[source] Cause),
     #[error("the app's answer is longer than {0} bytes")]
     TooLong(usize),
+}
+
+impl UpstreamError {
+    /// With its causes, in one line: a log's reader needs the last one most.
+    pub fn told(&self) -> String {
+        use std::error::Error as _;
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        text
+    }
 }

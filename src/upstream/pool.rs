@@ -150,6 +150,19 @@ pub(super) struct SendFault {
     pub(super) unsent: Option<Request<Body>>,
 }
 
+impl SendFault {
+    /// The app said that it has not processed the request, though it may have read it: RFC 9113, 8.7. A stream that it
+    /// refused, or one above the last that its GOAWAY counts.
+    pub(super) fn is_refused(&self) -> bool {
+        let cause =
+            std::error::Error::source(&self.error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+        cause.is_some_and(|cause| {
+            let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
+            cause.is_remote() && (refused || cause.is_go_away())
+        })
+    }
+}
+
 impl From<TrySendError<Request<Body>>> for SendFault {
     fn from(mut fault: TrySendError<Request<Body>>) -> Self {
         let unsent = fault.take_message();

@@ -9,12 +9,12 @@ use super::headers::Caller;
 use super::outcome::Cause;
 use crate::config::Target;
 
-/// The URL that the provider called, byte for byte where we can know it: the route's own `public_url` (scheme,
-/// authority and a prefix that a proxy before us cut off), else what a trusted proxy says, else `Host`.
+/// The URL that the provider called, byte for byte where we can know it: the route's own `public_url` (whole, or less
+/// the path that reaches us: a proxy before us may cut off a prefix), else what a trusted proxy says, else `Host`.
 pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: Option<&str>) -> String {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     if let Some(base) = configured {
-        return format!("{}{path}", base.trim_end_matches('/'));
+        return joined(base, path);
     }
     let said = |name: &str, parameter: &str| {
         if caller.trusted { first(headers, name).or_else(|| forwarded(headers, parameter)) } else { None }
@@ -26,6 +26,21 @@ pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: O
         .or_else(|| uri.authority().map(|authority| authority.as_str().to_owned()))
         .unwrap_or_default();
     format!("{scheme}://{host}{path}")
+}
+
+/// `base` with the path and query of a request; a path that `base` ends with already is not doubled.
+fn joined(base: &str, path_and_query: &str) -> String {
+    let base = base.split(['?', '#']).next().unwrap_or(base);
+    let (path, query) = match path_and_query.split_once('?') {
+        Some((path, query)) => (path, format!("?{query}")),
+        None => (path_and_query, String::new()),
+    };
+    let own_path = base.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map(|(_, path)| path);
+    let whole = path.strip_prefix('/').zip(own_path).is_some_and(|(path, own)| {
+        !path.is_empty()
+            && own.strip_suffix(path).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
+    });
+    if whole { format!("{base}{query}") } else { format!("{}{path}{query}", base.trim_end_matches('/')) }
 }
 
 /// What the app is asked for: the target's prefix before the path as it came. Origin form for HTTP/1.1; for
@@ -112,6 +127,23 @@ mod tests {
         ];
         for (headers, caller, configured, base) in table {
             assert_eq!(public_url(&uri, headers, caller, configured), format!("{base}{path}"));
+        }
+    }
+
+    #[test]
+    fn a_public_url_may_be_whole_or_less_the_path() {
+        for (base, path, url) in [
+            ("https://a.example/in/twilio", "/in/twilio", "https://a.example/in/twilio"),
+            ("https://a.example/in/twilio", "/in/twilio?x=%20", "https://a.example/in/twilio?x=%20"),
+            ("https://a.example/cut/in/twilio", "/in/twilio?", "https://a.example/cut/in/twilio?"),
+            ("https://a.example/in/twilio?x=1", "/in/twilio?x=1", "https://a.example/in/twilio?x=1"),
+            ("https://a.example/cut/", "/twilio", "https://a.example/cut/twilio"),
+            ("https://a.example", "/a.example", "https://a.example/a.example"),
+            ("https://a.example/cutin", "/in", "https://a.example/cutin/in"),
+            ("https://a.example/", "/", "https://a.example/"),
+            ("https://a.example", "/?x", "https://a.example/?x"),
+        ] {
+            assert_eq!(joined(base, path), url, "{base} {path}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use umavez::providers::{Delivery, Provider};
+use umavez::providers::{Delivery, Items, Provider};
 
 /// Header lines that one input may bring.
 const HEADERS_MAX: usize = 64;
@@ -65,4 +65,22 @@ impl<'a> Input<'a> {
 pub fn providers() -> &'static [Arc<Provider>] {
     static PROVIDERS: OnceLock<Vec<Arc<Provider>>> = OnceLock::new();
     PROVIDERS.get_or_init(|| Provider::names().into_iter().filter_map(Provider::shipped).collect())
+}
+
+/// What holds for the items of any body: inside it and in its order, and no part of a key blank.
+pub fn check_items(items: &Items, body: &[u8]) {
+    let mut from = 0;
+    for item in &items.list {
+        assert!(from <= item.span.start && item.span.start <= item.span.end, "items are in the body's order");
+        assert!(item.span.end <= body.len(), "an item is inside the body");
+        from = item.span.start;
+        assert!(!item.place().is_empty());
+        match &item.parts {
+            Ok(parts) => assert!(
+                !parts.is_empty() && parts.iter().all(|part| !part.trim_ascii().is_empty()),
+                "no part is blank"
+            ),
+            Err(keyless) => assert!(!keyless.to_string().is_empty()),
+        }
+    }
 }

@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(items signature_headers cut)
+[ ${#targets[@]} -gt 0 ] || targets=(items signature_headers cut xml forms schema)
 
 # A seed is a fixture's headers, an empty line, its body.
 seeds=$here/corpus/fixtures
@@ -21,9 +21,16 @@ for headers in "$here"/../fixtures/*.headers; do
     { cat "$headers"; echo; cat "${headers%.headers}.body"; } >"$seeds/$name"
 done
 
+# The schema's seeds are the provider files.
+files=$here/corpus/providers
+mkdir -p "$files"
+cp "$here"/../../src/providers/*.toml "$files"
+
 export RUSTC_BOOTSTRAP=1
 for target in "${targets[@]}"; do
     mkdir -p "$here/corpus/$target"
-    cargo fuzz run --fuzz-dir "$here" --sanitizer none "$target" "$here/corpus/$target" "$seeds" -- \
+    seeded=$seeds
+    [ "$target" != schema ] || seeded=$files
+    cargo fuzz run --fuzz-dir "$here" --sanitizer none "$target" "$here/corpus/$target" "$seeded" -- \
         -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1
 done

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::{
-    Delivery, Gate, Gateway, Line, Pair, Reply, Stores, Upstream, Wire, durable_toml, hub_sha1, hub_sha256,
-    on_every_store, send_all,
+    Delivery, Gate, Gateway, Line, Pair, Reply, Stores, Upstream, Wire, durable_toml, eventually, hub_sha1,
+    hub_sha256, on_every_store, send_all,
 };
 
 on_every_store! {
@@ -320,4 +320,52 @@ async fn items_that_have_no_key_are_never_cut_out() {
         assert!(!upstream.last().text().contains("wamid.1"));
     }
     assert_eq!(upstream.received(), 3);
+}
+
+#[tokio::test]
+async fn a_thousand_items_are_claimed_in_one_round_trip_and_one_transaction() {
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let app = Gate::closed();
+    let upstream = Upstream::scripted([Reply::new(200, ""), Reply::new(200, "").behind(&app)]).await;
+    let wire = Wire::to(format!("127.0.0.1:{}", stores.redis().port()).parse().unwrap()).await;
+    // A patience that outlasts a busy machine: what is counted is what goes out before any answer comes.
+    let hot = format!("[hot]\nurl = \"redis://{}\"\ntimeout = \"5s\"\n", wire.address());
+    let toml = format!("{hot}{}", durable_toml(&stores.postgres_url()));
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).route(META).start().await;
+    // The first of all opens connections, and teaches Redis what it must know.
+    gateway.send(&messages(&["warm"])).await;
+    let sets = async || {
+        let told = stores.redis().command(&["INFO", "commandstats"]).await.text();
+        let line = told.lines().find_map(|line| line.strip_prefix("cmdstat_set:calls="));
+        line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse::<u64>().unwrap())
+    };
+    // Which transactions wrote the batch's rows as they stand: those of its claim, then those of its settlement.
+    let writers = || {
+        stores.sql(
+            "select count(*), array_agg(distinct xmin::text) from umavez_event where key like '%wamid.n%'",
+        )
+    };
+    eventually("the first event is settled in both stores", async || sets().await >= 2).await;
+
+    let ids: Vec<String> = (0..1000).map(|n| format!("n{n}")).collect();
+    let delivery = messages(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+    let sets_before = sets().await;
+    wire.set(Line::Deaf);
+    let answer = gateway.sending(&delivery);
+    eventually("every claim went out, though none was answered", async || sets().await - sets_before >= 1000)
+        .await;
+    wire.resume();
+    upstream.until_received(2).await;
+    let claimed = writers();
+    assert!(claimed.starts_with("1000|{") && !claimed.contains(','), "claimed by one transaction: {claimed}");
+    app.open();
+    assert_eq!(answer.await.unwrap().verdict(), "first");
+    assert_eq!(upstream.last().body, delivery.body);
+    let settled = writers();
+    assert!(settled.starts_with("1000|{") && !settled.contains(','), "settled by one transaction: {settled}");
+    assert_ne!(claimed, settled);
+
+    assert_eq!(gateway.send(&delivery).await.verdict(), "duplicate");
+    assert_eq!(writers(), settled, "copies of what is done write nothing");
+    assert_eq!(upstream.received(), 2);
 }

@@ -5,20 +5,20 @@ use std::process::{Command, Output};
 
 use crate::support::{Gateway, Upstream};
 
-fn umavez(arguments: &[&str]) -> Output {
+pub(crate) fn umavez(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
     command.args(arguments).env_remove("UMAVEZ_SECRET").env_remove("UMAVEZ_LOG").output().unwrap()
 }
 
-fn code(output: &Output) -> i32 {
+pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -249,8 +249,9 @@ fn the_providers_page_is_what_the_provider_files_say() {
     let blocks: Vec<&str> =
         made.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(blocks.len(), umavez::providers::Provider::names().len());
+    let folder = tempfile::tempdir().unwrap();
     for block in blocks {
-        let text = format!("[upstream]\nurl = \"http://127.0.0.1:1\"\n{block}");
+        let text = crate::docs::file_of(block, folder.path());
         let wanted = block.split("${").skip(1).filter_map(|rest| rest.split('}').next());
         let environment = wanted.map(|name| (name.to_owned(), secret_for(name).to_owned())).collect();
         let config = umavez::config::Config::parse(Path::new("u.toml"), &text, &environment);
@@ -258,8 +259,8 @@ fn the_providers_page_is_what_the_provider_files_say() {
     }
 }
 
-/// A secret or public key of the form that the provider gives out.
-fn secret_for(variable: &str) -> &'static str {
+/// A secret, public key or certificate of the form that the provider gives out.
+pub(crate) fn secret_for(variable: &str) -> &'static str {
     match variable {
         "ADYEN_SECRET" => "00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF",
         "PAGARME_SECRET" => "user:password",
@@ -267,6 +268,7 @@ fn secret_for(variable: &str) -> &'static str {
         "SENDGRID_PUBLIC_KEY" => {
             "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q=="
         }
+        file if file.ends_with(".pem") => include_str!("../fixtures/certificates/paypal.pem"),
         _ => "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     }
 }
@@ -290,8 +292,8 @@ fn a_provider_is_told_with_a_route_to_copy() {
         let (_, route) = told.split_once("\n[[route]]\n").unwrap_or_else(|| panic!("{told}"));
         let config = format!("[upstream]\nurl = \"http://127.0.0.1:3000\"\n[[route]]\n{route}");
         // Any secret will do for the shape; some providers' have one of their own.
-        let unsigned: String =
-            config.lines().filter(|line| !line.contains("${")).map(|line| format!("{line}\n")).collect();
+        let kept = config.lines().filter(|line| !line.contains("${") && !line.contains("{ file"));
+        let unsigned: String = kept.map(|line| format!("{line}\n")).collect();
         let path = file(&directory, &format!("{name}.toml"), &unsigned).display().to_string();
         let output = umavez(&["check", "--offline", "--config", &path]);
         assert_eq!(code(&output), 0, "{name}: {}", stderr(&output));

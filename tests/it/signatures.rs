@@ -134,3 +134,102 @@ impl Delivery {
         String::from_utf8(header.1.clone()).unwrap()
     }
 }
+
+/// A committed delivery of `tests/fixtures`, to `/r`.
+fn fixture(case: &str) -> Delivery {
+    let path = |ending: &str| format!("{}/tests/fixtures/{case}.{ending}", env!("CARGO_MANIFEST_DIR"));
+    let delivery = Delivery::new("POST", "/r").body(std::fs::read(path("body")).unwrap());
+    let headers = std::fs::read_to_string(path("headers")).unwrap();
+    let pairs = headers.lines().filter_map(|line| line.split_once(": "));
+    pairs
+        .filter(|(name, _)| *name != "Content-Length")
+        .fold(delivery, |delivery, (name, value)| delivery.header(name, value))
+}
+
+#[tokio::test]
+async fn signatures_under_a_certificate_are_held_to_the_one_that_the_operator_gave() {
+    let certificates = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/certificates");
+    for (provider, case, certificate) in
+        [("aws-sns", "sns-notification", "sns"), ("paypal", "paypal-capture-completed", "paypal")]
+    {
+        let upstream = Upstream::answering(200, "").await;
+        let id = if provider == "paypal" { "webhook_id = \"WH-FIXTURE-ENDPOINT\"\n" } else { "" };
+        let route = format!(
+            "[[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"{provider}\"\n{id}\
+             public_key = {{ file = \"{certificates}/{certificate}.pem\" }}\n"
+        );
+        let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
+        let genuine = fixture(case);
+        let changed = String::from_utf8(genuine.body.clone()).unwrap().replacen(
+            "\"Message\": \"",
+            "\"Message\": \"x",
+            1,
+        );
+        let changed = changed.replacen("invented", "other", 1);
+        let mut forged = genuine.clone();
+        forged.body = changed.into_bytes();
+        assert_ne!(forged.body, genuine.body);
+        assert_eq!(gateway.send(&forged).await.status, 401, "{provider}");
+        assert_eq!(gateway.send(&genuine).await.verdict(), "first", "{provider}");
+        assert_eq!(gateway.send(&genuine).await.verdict(), "duplicate", "{provider}");
+        assert_eq!(upstream.received(), 1, "{provider}");
+        assert_eq!(upstream.last().body, genuine.body);
+    }
+}
+
+#[test]
+fn what_a_route_leaves_unproven_is_said_when_it_is_checked() {
+    let told = |provider: &str, more: &str| {
+        let file = format!(
+            "[upstream]\nurl = \"http://127.0.0.1:1\"\n\
+             [[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"{provider}\"\n{more}\n"
+        );
+        let environment = [("K".to_owned(), "0123456789abcdef".to_owned())].into();
+        let parsed = umavez::config::Config::parse(std::path::Path::new("u.toml"), &file, &environment);
+        match parsed {
+            Ok((_, warnings)) => warnings.iter().map(|warning| format!("{warning}\n")).collect::<String>(),
+            Err(errors) => errors.to_string(),
+        }
+    };
+    let sns = told("aws-sns", "");
+    assert!(sns.contains("so its signature is not verified: whoever guesses an event's key"), "{sns}");
+    let certificate = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/certificates/paypal.pem");
+    let pem = format!("public_key = {{ file = \"{certificate}\" }}");
+    let paypal = told("paypal", &format!("{pem}\nwebhook_id = \"WH-1\""));
+    assert!(paypal.contains("paypal's signature covers a checksum of the body only"), "{paypal}");
+    let missing = told("paypal", &pem);
+    assert!(missing.contains("webhook_id: is missing, and the provider's signature covers it"), "{missing}");
+    let unused = told("stripe", "secret = \"${K}\"\nwebhook_id = \"WH-1\"");
+    assert!(unused.contains("webhook_id: nothing uses it"), "{unused}");
+    let wrong = told("aws-sns", "public_key = \"not a certificate\"");
+    assert!(wrong.contains("public_key: the public key should be PEM text"), "{wrong}");
+    let mailgun = told("mailgun", "secret = \"${K}\"");
+    assert!(
+        mailgun.contains("events are named by $.event-data.id, which mailgun's signature does not cover"),
+        "{mailgun}"
+    );
+    let github = told("github", "secret = \"${K}\"");
+    assert!(github.contains("makes the gateway swallow that"), "{github}");
+    assert_eq!(
+        told("stripe", "secret = \"${K}\"").lines().filter(|line| line.contains("signature")).count(),
+        0
+    );
+}
+
+#[tokio::test]
+async fn a_signature_over_the_url_holds_with_the_whole_url_and_with_its_base() {
+    // The documents say the whole URL; the path was put behind it once more, and every signature failed.
+    let upstream = Upstream::answering(200, "").await;
+    for url in ["https://hooks.example.com/hooks/twilio", "https://hooks.example.com"] {
+        let route = format!(
+            "[[route]]\nname = \"sms\"\npath = \"/hooks/twilio\"\nprovider = \"twilio\"\n\
+             secret = \"fixture-twilio-auth-token\"\npublic_url = \"{url}\"\n"
+        );
+        let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
+        let sent = Delivery::new("POST", "/hooks/twilio")
+            .header("Content-Type", "application/x-www-form-urlencoded; charset=UTF-8")
+            .header("X-Twilio-Signature", "ay1JQg5nmb6KqwwGtGDc5Rh1WGs=")
+            .body(include_bytes!("../fixtures/twilio-sms-status-sent.body"));
+        assert_eq!(gateway.send(&sent).await.verdict(), "first", "{url}");
+    }
+}

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::seq::SliceRandom as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Delivery, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, durable_toml, hot_toml, order,
-    try_send,
+    Delivery, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, deliver, durable_toml, forwards,
+    hot_toml, order,
 };
 
 #[tokio::test]
@@ -37,8 +37,6 @@ async fn the_embedded_gateway_does_nothing_twice_where_the_route_holds() {
 const WORKERS: usize = 8;
 /// How often each kind of trouble comes.
 const ROUNDS: usize = 2;
-/// The longest that one event may take to be accepted: an outage, a lease, and a busy machine.
-const EVENT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
@@ -234,25 +232,6 @@ async fn work(worker: usize, nodes: Vec<SocketAddr>, over: CancellationToken) ->
     sent
 }
 
-/// Tries until 2xx, each time at a node of its own choice; the verdict that came with it.
-async fn deliver(nodes: &[SocketAddr], id: &str) -> String {
-    let mut told = Vec::new();
-    let tries = async {
-        loop {
-            let node = *nodes.choose(&mut rand::rng()).unwrap();
-            let answer = tokio::time::timeout(Duration::from_secs(12), try_send(node, &order(id))).await;
-            match answer {
-                Ok(Ok(answer)) if answer.complete && answer.is_success() => return answer.verdict(),
-                Ok(Ok(answer)) => told.push(answer.status),
-                Ok(Err(_)) | Err(_) => told.push(0),
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let verdict = tokio::time::timeout(EVENT_MAX, tries).await;
-    verdict.unwrap_or_else(|_| panic!("no 2xx for {id} within {EVENT_MAX:?}: {told:?}"))
-}
-
 struct Books {
     sent: Vec<String>,
     on_unknown: String,
@@ -270,7 +249,7 @@ impl Books {
                 parked.push(id.as_str());
             }
         }
-        let forwards = self.forwards(upstream);
+        let forwards = forwards(upstream);
         match self.on_unknown.as_str() {
             "hold" => {
                 assert_eq!(upstream.received(), after, "a copy of an accepted event was forwarded");
@@ -308,15 +287,5 @@ impl Books {
             assert_eq!(upstream.last().body, order(id).body);
             assert_eq!(node.send(&order(id)).await.verdict(), "duplicate");
         }
-    }
-
-    /// The attempts that the app saw of each event, in their order.
-    fn forwards(&self, upstream: &Upstream) -> BTreeMap<String, Vec<u32>> {
-        let mut forwards: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-        for request in upstream.requests() {
-            let id = request.json()["id"].as_str().unwrap().to_owned();
-            forwards.entry(id).or_default().push(request.attempt());
-        }
-        forwards
     }
 }

@@ -26,6 +26,10 @@ pub enum Trouble {
     Lost(#[source] sqlx::Error),
     #[error("the database refused")]
     Refused(#[source] sqlx::Error),
+    #[error("the database takes no writes: it is a replica, or was made read-only")]
+    ReadOnly,
+    #[error("commits wait for a synchronous replica that does not confirm them")]
+    Unconfirmed,
     #[error("the database is down, and is tried again every {0:?}")]
     Down(Duration),
     #[error("the rows changed under the claim again and again")]
@@ -89,6 +93,8 @@ impl Mend {
             "40001" | "40P01" | "55P03" | "5" | "6" | "261" | "517" => Self::Again,
             // A prepared statement that is unknown, doubled, or whose plan went stale.
             "26000" | "42P05" | "0A000" => Self::Reconnect,
+            // The server takes no writes any more: behind its name, or beside it, may be one that does.
+            "25006" => Self::Reconnect,
             code if code.starts_with("08") || code.starts_with("57P") => Self::Reconnect,
             code if ["22", "23", "54"].iter().any(|class| code.starts_with(class) && code.len() == 5) => {
                 Self::Apart

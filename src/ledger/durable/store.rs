@@ -19,14 +19,14 @@ const TRIES_MAX: u32 = 5;
 #[derive(Debug)]
 pub(super) enum Store {
     Postgres(Postgres),
-    Sqlite(Sqlite),
+    Sqlite(Box<Sqlite>),
 }
 
 impl Store {
     pub(super) fn new(config: &config::Durable) -> Result<Self, Unfit> {
         match config {
             config::Durable::Postgres(config) => Postgres::new(config).map(Self::Postgres),
-            config::Durable::Sqlite { path } => Sqlite::new(path).map(Self::Sqlite),
+            config::Durable::Sqlite { path } => Sqlite::new(path).map(Box::new).map(Self::Sqlite),
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::value::{RECEIPT_BYTES_MAX, receipt_bytes};
+use super::value::{FORGOTTEN_TTL, RECEIPT_BYTES_MAX, receipt_bytes};
 use super::{Done, HotAsk, HotDone, HotSeen, Watched};
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
@@ -38,8 +38,13 @@ struct Entry {
 
 #[derive(Clone, Debug)]
 enum State {
-    Mark { fence: Fence, watched: bool },
+    Mark {
+        fence: Fence,
+        watched: bool,
+    },
     Done(Box<Done>),
+    /// A person changed the event: an end that is still on its way must not stay.
+    Forgotten,
 }
 
 impl Memory {
@@ -72,7 +77,7 @@ impl Memory {
         });
         match entry.into_entry().map(moka::Entry::into_value).map(|entry| entry.state) {
             Some(State::Mark { fence, .. }) if fence == ask.fence => HotSeen::Claimed,
-            Some(State::Mark { .. }) | None => HotSeen::Processing,
+            Some(State::Mark { .. } | State::Forgotten) | None => HotSeen::Processing,
             Some(State::Done(done)) => HotSeen::Done(*done),
         }
     }
@@ -84,9 +89,12 @@ impl Memory {
         let digest = end.key.digest();
         let entry = Entry { ttl: end.ttl, state: State::Done(Box::new(end.done)) };
         let mut watched = false;
-        self.entries.entry(digest).and_compute_with(|old| {
-            watched = old.is_some_and(|old| old.into_value().is_watched());
-            Op::Put(entry)
+        self.entries.entry(digest).and_compute_with(|old| match old.map(moka::Entry::into_value) {
+            Some(Entry { state: State::Forgotten, .. }) => Op::Remove,
+            old => {
+                watched = old.is_some_and(|old| old.is_watched());
+                Op::Put(entry)
+            }
         });
         self.push(watched, digest);
     }
@@ -99,7 +107,7 @@ impl Memory {
                     watched = by_someone;
                     Op::Remove
                 }
-                Some(State::Mark { .. } | State::Done(_)) | None => Op::Nop,
+                Some(State::Mark { .. } | State::Done(_) | State::Forgotten) | None => Op::Nop,
             }
         });
         self.push(watched, key.digest());
@@ -119,13 +127,14 @@ impl Memory {
                 match entry.into_value().state {
                     State::Mark { .. } => Watched::Watching,
                     State::Done(done) => Watched::Done(*done),
+                    State::Forgotten => Watched::Absent,
                 }
             }
         }
     }
 
     pub(super) fn forget(&self, key: &EventKey) {
-        self.entries.invalidate(&key.digest());
+        self.entries.insert(key.digest(), Entry { ttl: FORGOTTEN_TTL, state: State::Forgotten });
     }
 
     pub(super) fn close(&self) {
@@ -147,7 +156,7 @@ impl Memory {
 impl Entry {
     fn bytes(&self) -> usize {
         let receipt = match &self.state {
-            State::Mark { .. } => 0,
+            State::Mark { .. } | State::Forgotten => 0,
             State::Done(done) => size_of::<Done>() + done.receipt.as_ref().map_or(0, receipt_bytes),
         };
         ENTRY_BYTES + receipt

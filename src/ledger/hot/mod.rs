@@ -47,6 +47,17 @@ pub enum HotSeen {
     Done(Done),
     /// Somebody else's mark is there.
     Processing,
+    /// Somebody else's mark is there, of a claim that the durable store knows nothing of: it counts.
+    Exposed,
+}
+
+/// How a claim's mark is set once more, after the durable store was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marking {
+    /// The durable store is away: the claim is nowhere else.
+    Expose,
+    /// The durable store gave the claim to one whose mark is not there.
+    Take,
 }
 
 /// What the hot store remembers of a done event.
@@ -70,6 +81,8 @@ pub struct HotDone {
 pub enum Watched {
     /// Still in flight: its digest comes through the receiver when it ends (or never: keep a fallback poll).
     Watching,
+    /// The same, of a claim that the durable store knows nothing of.
+    WatchingExposed,
     /// It ended meanwhile.
     Done(Done),
     /// Nothing is known of it: released, lapsed or forgotten.
@@ -136,6 +149,16 @@ impl Hot {
         }
     }
 
+    /// Sets marks once more: `Claimed` where it is set, or what is there and doesn't give way.
+    pub async fn mark(&self, how: Marking, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
+        match (self, how) {
+            (Self::Redis(redis), how) => redis.bounded(redis.mark(how, asks)).await,
+            // Nobody else marks anything here: parallel copies meet at their seats.
+            (Self::Memory(_), Marking::Take) => Ok(vec![HotSeen::Claimed; asks.len()]),
+            (Self::Memory(memory), Marking::Expose) => Ok(asks.iter().map(|ask| memory.claim(ask)).collect()),
+        }
+    }
+
     /// Records ends that the durable store has recorded, and tells nodes that watch them.
     pub async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
         match self {
@@ -171,7 +194,7 @@ impl Hot {
         }
     }
 
-    /// Drops whatever is known of a key.
+    /// Drops whatever is known of a key, and for a short while what lands of it late.
     pub async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         match self {
             Self::Memory(memory) => {

@@ -1,9 +1,13 @@
 //! What the hot store keeps under a key, as text that a person reads in `redis-cli`. Pure: bytes in, bytes out.
 //!
-//! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end.
+//! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end. In place of
+//! `-` and `w`, `x` and `y` where the durable store knows nothing of the claim: it was away.
 //! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body;
 //! or `done - <fingerprint>` alone where the receipt stays in the durable store.
+//! `forgotten`, for a short while: a person changed the event, and an end that is still on its way must not stay.
 //! Anything else is nothing we wrote, and never reads as done.
+
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderName, HeaderValue};
@@ -17,6 +21,9 @@ pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
 
 const MARK: &[u8] = b"processing ";
 const DONE: &[u8] = b"done ";
+const FORGOTTEN: &[u8] = b"forgotten";
+/// How long what is forgotten is kept from coming back: longer than any call to Redis lasts.
+pub(super) const FORGOTTEN_TTL: Duration = Duration::from_secs(30);
 
 /// What a value says.
 #[derive(Debug, PartialEq)]
@@ -25,8 +32,11 @@ pub(super) enum Value {
         fence: Fence,
         /// A copy on another node waits for this mark's end.
         watched: bool,
+        /// The claim is nowhere else.
+        exposed: bool,
     },
     Done(Done),
+    Forgotten,
     /// Not written by us, or cut off: says nothing of the event.
     Unreadable,
 }
@@ -35,6 +45,8 @@ impl Value {
     pub(super) fn parse(bytes: &Bytes) -> Self {
         let value = if let Some(rest) = bytes.strip_prefix(MARK) {
             parse_mark(rest)
+        } else if is_forgotten(bytes) {
+            Some(Self::Forgotten)
         } else {
             bytes.strip_prefix(DONE).and_then(|rest| parse_done(bytes, rest)).map(Self::Done)
         };
@@ -64,7 +76,16 @@ pub(super) fn mark(fence: Fence) -> Bytes {
 
 /// True for a mark whose end somebody waits for on another node.
 pub(super) fn is_watched(bytes: &[u8]) -> bool {
-    bytes.strip_prefix(MARK).is_some_and(|rest| rest.first() == Some(&b'w'))
+    bytes.strip_prefix(MARK).is_some_and(|rest| matches!(rest.first(), Some(b'w' | b'y')))
+}
+
+/// What a person's change leaves.
+pub(super) fn forgotten() -> Bytes {
+    Bytes::from_static(FORGOTTEN)
+}
+
+pub(super) fn is_forgotten(bytes: &[u8]) -> bool {
+    bytes == FORGOTTEN
 }
 
 /// An end, without its receipt where that is too long.
@@ -99,13 +120,15 @@ fn done_with(receipt: &Receipt, fingerprint: Fingerprint) -> Vec<u8> {
 }
 
 fn parse_mark(rest: &[u8]) -> Option<Value> {
-    let (watched, fence) = match rest {
-        [b'-', b' ', fence @ ..] => (false, fence),
-        [b'w', b' ', fence @ ..] => (true, fence),
+    let (watched, exposed, fence) = match rest {
+        [b'-', b' ', fence @ ..] => (false, false, fence),
+        [b'w', b' ', fence @ ..] => (true, false, fence),
+        [b'x', b' ', fence @ ..] => (false, true, fence),
+        [b'y', b' ', fence @ ..] => (true, true, fence),
         _ => return None,
     };
     let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-    Some(Value::Mark { fence: Fence(fence), watched })
+    Some(Value::Mark { fence: Fence(fence), watched, exposed })
 }
 
 fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Done> {
@@ -183,10 +206,16 @@ mod tests {
         for end in ends {
             assert_eq!(Value::parse(&done(&end)), Value::Done(end));
         }
-        assert_eq!(Value::parse(&mark(Fence(7))), Value::Mark { fence: Fence(7), watched: false });
+        for (text, watched, exposed) in
+            [("- 7", false, false), ("w 7", true, false), ("x 7", false, true), ("y 7", true, true)]
+        {
+            let bytes = Bytes::from(format!("processing {text}"));
+            assert_eq!(Value::parse(&bytes), Value::Mark { fence: Fence(7), watched, exposed });
+            assert_eq!(is_watched(&bytes), watched);
+        }
         let watched = Bytes::from_static(b"processing w 7");
-        assert_eq!(Value::parse(&watched), Value::Mark { fence: Fence(7), watched: true });
         assert!(is_watched(&watched) && !is_watched(&mark(Fence(7))));
+        assert_eq!(Value::parse(&forgotten()), Value::Forgotten);
         assert_eq!(MARK.len(), 11, "where the watch script sets the watched byte");
     }
 
@@ -215,7 +244,7 @@ mod tests {
             b"done 99 0000000000000001 5 -\n\n",
             b"done 200 0000000000000001 5 - 6\n\n",
             b"done 200 0000000000000001 5 0\nbad name: x\n\n",
-            b"processing x 5",
+            b"processing z 5",
             b"processing - ",
             b"processing - 99999999999999999999",
         ];

@@ -1,5 +1,6 @@
 //! The `[signature]` table as it is written, and what is wrong with one that contradicts itself.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,6 +16,9 @@ use super::{Ahead, Method, Scheme, Signature, Stamp, StampUnit};
 #[serde(deny_unknown_fields)]
 pub(super) struct SignatureFile {
     scheme: Scheme,
+    /// Places and the values that they must have for this way to be meant; of a header's list, one element.
+    #[serde(default)]
+    when: BTreeMap<String, String>,
     header: Option<String>,
     query: Option<String>,
     form: Option<String>,
@@ -80,8 +84,10 @@ impl SignatureFile {
             tolerance: self.tolerance.as_deref().map(duration).transpose()?,
             ahead: self.ahead,
         };
+        let when = self.when.iter().map(|(place, value)| Ok((Source::parse(place)?, value.clone())));
         let method = Method {
             scheme: self.scheme,
+            when: when.collect::<Result<_, String>>()?,
             place,
             format,
             signed,
@@ -118,7 +124,13 @@ impl SignatureFile {
             (None, Scheme::Token | Scheme::Basic | Scheme::JwtHs256) => "{token}",
             (
                 None,
-                Scheme::HmacSha256 | Scheme::HmacSha1 | Scheme::Sha256 | Scheme::Ed25519 | Scheme::EcdsaP256,
+                Scheme::HmacSha256
+                | Scheme::HmacSha1
+                | Scheme::Sha256
+                | Scheme::Ed25519
+                | Scheme::EcdsaP256
+                | Scheme::RsaSha256
+                | Scheme::RsaSha1,
             ) => return Err("`format` is missing; for example \"sha256={hex}\"".to_owned()),
         };
         Format::parse(text, self.separator)
@@ -137,9 +149,13 @@ impl Method {
     fn consistent(&self) -> Result<(), String> {
         let signs = match self.scheme {
             Scheme::Token | Scheme::Basic | Scheme::JwtHs256 => false,
-            Scheme::HmacSha256 | Scheme::HmacSha1 | Scheme::Sha256 | Scheme::Ed25519 | Scheme::EcdsaP256 => {
-                true
-            }
+            Scheme::HmacSha256
+            | Scheme::HmacSha1
+            | Scheme::Sha256
+            | Scheme::Ed25519
+            | Scheme::EcdsaP256
+            | Scheme::RsaSha256
+            | Scheme::RsaSha1 => true,
         };
         if signs == self.signed.is_empty() {
             let wrong =

@@ -7,10 +7,14 @@ use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use ring::digest;
 use ring::hmac;
-use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey};
+use ring::signature::{
+    ECDSA_P256_SHA256_ASN1, ED25519, RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
+    RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey, VerificationAlgorithm,
+};
 use serde::Deserialize;
 
 use super::Scheme;
+use super::certificate::{self, PublicBytes, point};
 use super::format::BASE64;
 use super::place::BadSignature;
 use super::template::{Scene, Template};
@@ -55,6 +59,10 @@ pub enum BadKey {
     NotEd25519(&'static str),
     #[error("the public key should be a P-256 key, in {0} or PEM")]
     NotP256(&'static str),
+    #[error(
+        "the public key should be PEM text: the provider's certificates, each with an RSA key of 2048 bits or more"
+    )]
+    NotRsa,
 }
 
 /// How a provider writes the key.
@@ -104,27 +112,41 @@ impl KeyText {
             Scheme::Token | Scheme::Basic => Ok(Key::Token(bytes)),
             Scheme::Ed25519 => Err(BadKey::NotEd25519(self.encoding.name())),
             Scheme::EcdsaP256 => Err(BadKey::NotP256(self.encoding.name())),
+            Scheme::RsaSha256 | Scheme::RsaSha1 => Err(BadKey::NotRsa),
         }
     }
 
-    pub(super) fn public(&self, scheme: Scheme, text: &str) -> Result<Key, BadKey> {
-        let bytes = match pem(text) {
-            Some(inside) => BASE64.decode(inside).unwrap_or_default(),
-            None => self.decode(text.trim().as_bytes()).unwrap_or_default(),
+    /// Every key of the text: one as the provider writes it, or PEM blocks, each a certificate or a key.
+    pub(super) fn public(&self, scheme: Scheme, text: &str) -> Result<Vec<Key>, BadKey> {
+        let wrong = || match scheme {
+            Scheme::Ed25519 => BadKey::NotEd25519(self.encoding.name()),
+            Scheme::EcdsaP256 => BadKey::NotP256(self.encoding.name()),
+            Scheme::RsaSha256 | Scheme::RsaSha1 => BadKey::NotRsa,
+            Scheme::HmacSha256
+            | Scheme::HmacSha1
+            | Scheme::Sha256
+            | Scheme::Token
+            | Scheme::Basic
+            | Scheme::JwtHs256 => BadKey::Empty,
         };
-        if scheme == Scheme::Ed25519 {
-            let key = bytes.strip_prefix(ED25519_SPKI).unwrap_or(&bytes);
-            if key.len() != 32 {
-                return Err(BadKey::NotEd25519(self.encoding.name()));
-            }
-            Ok(Key::Public(UnparsedPublicKey::new(&ED25519, key.to_vec())))
+        let read = if text.contains("-----BEGIN") {
+            certificate::keys(text)
         } else {
-            let key = bytes.strip_prefix(P256_SPKI).unwrap_or(&bytes);
-            if key.len() != 65 || key.first() != Some(&4) {
-                return Err(BadKey::NotP256(self.encoding.name()));
+            self.decode(text.trim().as_bytes())
+                .ok()
+                .and_then(|bytes| bare(scheme, &bytes))
+                .map(|key| vec![key])
+        };
+        let keys = read.ok_or_else(wrong)?.into_iter().map(|key| match (key, scheme) {
+            (PublicBytes::Ed25519(bytes), Scheme::Ed25519) => Ok(public(&ED25519, bytes)),
+            (PublicBytes::P256(bytes), Scheme::EcdsaP256) => Ok(public(&ECDSA_P256_SHA256_ASN1, bytes)),
+            (PublicBytes::Rsa(bytes), Scheme::RsaSha256) => Ok(public(&RSA_PKCS1_2048_8192_SHA256, bytes)),
+            (PublicBytes::Rsa(bytes), Scheme::RsaSha1) => {
+                Ok(public(&RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, bytes))
             }
-            Ok(Key::Public(UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key.to_vec())))
-        }
+            (PublicBytes::Ed25519(_) | PublicBytes::P256(_) | PublicBytes::Rsa(_), _) => Err(wrong()),
+        });
+        keys.collect()
     }
 
     fn decode(&self, text: &[u8]) -> Result<Vec<u8>, BadKey> {
@@ -179,11 +201,28 @@ pub(in crate::providers) fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && difference == 0
 }
 
-/// The base64 inside `-----BEGIN PUBLIC KEY-----`.
-fn pem(text: &str) -> Option<String> {
-    let (_, inside) = text.split_once("-----BEGIN PUBLIC KEY-----")?;
-    let (inside, _) = inside.split_once("-----END PUBLIC KEY-----")?;
-    Some(inside.split_whitespace().collect())
+fn public(algorithm: &'static dyn VerificationAlgorithm, bytes: Vec<u8>) -> Key {
+    Key::Public(UnparsedPublicKey::new(algorithm, bytes))
+}
+
+/// A key without PEM around it: its bytes, or those in the usual container.
+fn bare(scheme: Scheme, bytes: &[u8]) -> Option<PublicBytes> {
+    match scheme {
+        Scheme::Ed25519 => {
+            let key = bytes.strip_prefix(ED25519_SPKI).unwrap_or(bytes);
+            (key.len() == 32).then(|| PublicBytes::Ed25519(key.to_vec()))
+        }
+        Scheme::EcdsaP256 => point(bytes.strip_prefix(P256_SPKI).unwrap_or(bytes).to_vec()),
+        // RSA keys come in PEM alone, and the rest have no public key.
+        Scheme::RsaSha256
+        | Scheme::RsaSha1
+        | Scheme::HmacSha256
+        | Scheme::HmacSha1
+        | Scheme::Sha256
+        | Scheme::Token
+        | Scheme::Basic
+        | Scheme::JwtHs256 => None,
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! prepared with a route's secrets into a [`Verifier`]. Not here: whether a route asks for proof, and what a failed
 //! one is answered.
 
+mod certificate;
 mod file;
 mod format;
 mod json;
@@ -23,7 +24,7 @@ use serde::Deserialize;
 
 use super::schema::Redact;
 use format::Format;
-use keys::{Key, KeyText};
+use keys::KeyText;
 use place::{Place, Source};
 use template::Template;
 
@@ -40,6 +41,8 @@ pub struct Signature {
 #[derive(Clone, Debug)]
 struct Method {
     scheme: Scheme,
+    /// What else a delivery must say to use this way.
+    when: Vec<(Source, String)>,
     place: Place,
     format: Format,
     /// The texts that may be signed; any may match. Empty for schemes that sign nothing of the delivery.
@@ -59,6 +62,9 @@ enum Scheme {
     Sha256,
     Ed25519,
     EcdsaP256,
+    /// PKCS #1 v1.5.
+    RsaSha256,
+    RsaSha1,
     /// The secret itself, sent along.
     Token,
     /// HTTP basic authentication; the secret is `user:password`.
@@ -74,6 +80,8 @@ impl Scheme {
             Self::Sha256 => "SHA-256 of secret and text",
             Self::Ed25519 => "Ed25519",
             Self::EcdsaP256 => "ECDSA P-256",
+            Self::RsaSha256 => "RSA with SHA-256",
+            Self::RsaSha1 => "RSA with SHA-1",
             Self::Token => "the secret itself",
             Self::Basic => "basic authentication",
             Self::JwtHs256 => "JWT (HS256)",
@@ -82,7 +90,7 @@ impl Scheme {
 
     fn is_asymmetric(self) -> bool {
         match self {
-            Self::Ed25519 | Self::EcdsaP256 => true,
+            Self::Ed25519 | Self::EcdsaP256 | Self::RsaSha256 | Self::RsaSha1 => true,
             Self::HmacSha256 | Self::HmacSha1 | Self::Sha256 | Self::Token | Self::Basic | Self::JwtHs256 => {
                 false
             }
@@ -152,7 +160,8 @@ impl Signature {
         }
         let verifier = Verifier::new(self.methods.iter().map(|method| {
             let keys = if method.scheme.is_asymmetric() {
-                public_key.iter().filter_map(|text| method.key.public(method.scheme, text).ok()).collect()
+                let read = public_key.and_then(|text| method.key.public(method.scheme, text).ok());
+                read.unwrap_or_default()
             } else {
                 secrets.iter().filter_map(|secret| method.key.secret(method.scheme, secret).ok()).collect()
             };
@@ -163,22 +172,22 @@ impl Signature {
 
     /// Whether one of the methods can use this secret.
     pub fn check_secret(&self, secret: &[u8]) -> Result<(), CannotPrepare> {
-        self.check(false, |method| method.key.secret(method.scheme, secret))
+        self.check(false, |method| method.key.secret(method.scheme, secret).map(|_| ()))
     }
 
     pub fn check_public_key(&self, text: &str) -> Result<(), CannotPrepare> {
-        self.check(true, |method| method.key.public(method.scheme, text))
+        self.check(true, |method| method.key.public(method.scheme, text).map(|_| ()))
     }
 
     fn check(
         &self,
         asymmetric: bool,
-        key: impl Fn(&Method) -> Result<Key, BadKey>,
+        key: impl Fn(&Method) -> Result<(), BadKey>,
     ) -> Result<(), CannotPrepare> {
         let mut first = None;
         for method in self.methods.iter().filter(|method| method.scheme.is_asymmetric() == asymmetric) {
             match key(method) {
-                Ok(_) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(error) => {
                     first.get_or_insert(error);
                 }
@@ -214,9 +223,40 @@ impl Signature {
         name.parse().is_ok_and(|name| self.methods.iter().any(|method| method.signs_header(&name)))
     }
 
+    /// Whether the value that a key part names in the body or the query, as it is written there, is covered by every
+    /// way of signing. Always so where the provider signs nothing and shows a token instead.
+    pub fn covers(&self, key_part: &str) -> bool {
+        self.methods.iter().all(|method| method.covers(key_part))
+    }
+
+    /// Whether the body is covered by a checksum alone.
+    pub fn signs_checksum(&self) -> bool {
+        self.methods.iter().any(|method| method.signed.iter().any(Template::has_checksum))
+    }
+
     /// Whether the URL that the provider called is covered, so that the gateway must know it.
     pub fn signs_url(&self) -> bool {
         self.methods.iter().any(|method| method.signed.iter().any(Template::has_url))
+    }
+
+    /// Whether the key comes in a certificate, or another PEM file.
+    pub fn takes_certificate(&self) -> bool {
+        self.methods.iter().any(|method| match method.scheme {
+            Scheme::RsaSha256 | Scheme::RsaSha1 => true,
+            Scheme::HmacSha256
+            | Scheme::HmacSha1
+            | Scheme::Sha256
+            | Scheme::Ed25519
+            | Scheme::EcdsaP256
+            | Scheme::Token
+            | Scheme::Basic
+            | Scheme::JwtHs256 => false,
+        })
+    }
+
+    /// Whether the text that is signed holds the id that the provider gave the webhook.
+    pub fn signs_webhook_id(&self) -> bool {
+        self.methods.iter().any(|method| method.signed.iter().any(Template::has_webhook_id))
     }
 
     /// Each way of signing, in the order in which they are looked for: for people.
@@ -254,6 +294,14 @@ impl Method {
     fn signs_header(&self, name: &HeaderName) -> bool {
         let stamped = matches!(&self.stamp.source, Some(Source::Header(stamp)) if stamp == name);
         self.signed.iter().any(|text| text.has_header(name) || (stamped && text.has_timestamp()))
+    }
+
+    fn covers(&self, key_part: &str) -> bool {
+        let in_body = ["$", "@", "form:", "xml:"].iter().any(|start| key_part.starts_with(start));
+        if self.signed.is_empty() || !(in_body || key_part.starts_with("query:")) {
+            return true;
+        }
+        in_body && self.body_digest.is_some() || self.signed.iter().all(|text| text.covers(key_part))
     }
 
     fn can_sign(&self) -> Resign {

@@ -22,6 +22,10 @@ enum Segment {
 enum Part {
     Literal(String),
     Body,
+    /// The body's CRC-32, in decimal.
+    Checksum,
+    /// The id that the provider gave the webhook, of the route's configuration.
+    WebhookId,
     Timestamp,
     Method,
     Url(UrlForm),
@@ -52,8 +56,24 @@ pub(super) struct Scene<'a> {
     pub(super) readable: &'a [u8],
     pub(super) timestamp: Option<&'a str>,
     pub(super) item: Option<&'a str>,
+    pub(super) webhook_id: Option<&'a str>,
     /// Whether the delivery names its body's digest, and that holds; `{form}` is empty then.
     pub(super) digest_holds: bool,
+}
+
+impl<'a> Scene<'a> {
+    /// The delivery as it came.
+    pub(super) fn of(delivery: &'a Delivery<'a>) -> Self {
+        Self {
+            delivery,
+            body: delivery.raw_body,
+            readable: delivery.body,
+            timestamp: None,
+            item: None,
+            webhook_id: None,
+            digest_holds: false,
+        }
+    }
 }
 
 impl Template {
@@ -90,11 +110,44 @@ impl Template {
     }
 
     pub(super) fn has_body(&self) -> bool {
-        self.parts().any(|part| matches!(part, Part::Body | Part::Form))
+        self.parts().any(|part| matches!(part, Part::Body | Part::Checksum | Part::Form))
     }
 
     pub(super) fn has_url(&self) -> bool {
         self.parts().any(|part| matches!(part, Part::Url(_)))
+    }
+
+    /// Whether the body enters as a checksum, which others can be made to fit.
+    pub(super) fn has_checksum(&self) -> bool {
+        self.parts().any(|part| *part == Part::Checksum)
+    }
+
+    /// Whether the value that a key part names, as it is written there, is part of the text.
+    pub(super) fn covers(&self, key_part: &str) -> bool {
+        let whole = self.has_body();
+        self.parts().any(|part| match part {
+            Part::Url(_) => key_part.starts_with("query:"),
+            Part::From { source: Source::Query(name), .. } => key_part.strip_prefix("query:") == Some(name),
+            Part::From { source: Source::Form(name), .. } => key_part.strip_prefix("form:") == Some(name),
+            Part::From { source: Source::Json(path), .. } => {
+                key_part.strip_prefix("$.").is_some_and(|name| name == path.to_string())
+            }
+            Part::From { source: Source::Item(path), .. } => {
+                key_part.strip_prefix("@.").is_some_and(|name| name == path.to_string())
+            }
+            Part::Literal(_)
+            | Part::Body
+            | Part::Checksum
+            | Part::WebhookId
+            | Part::Timestamp
+            | Part::Method
+            | Part::Form
+            | Part::From { source: Source::Header(_), .. } => false,
+        }) || whole && !key_part.starts_with("query:")
+    }
+
+    pub(super) fn has_webhook_id(&self) -> bool {
+        self.parts().any(|part| *part == Part::WebhookId)
     }
 
     pub(super) fn has_timestamp(&self) -> bool {
@@ -140,6 +193,8 @@ impl Part {
                 inside.split_once('|').map_or((inside, None), |(name, filter)| (name, Some(filter)));
             let part = match (name, filter) {
                 ("body", None) => Self::Body,
+                ("body", Some("crc32")) => Self::Checksum,
+                ("webhook_id", None) => Self::WebhookId,
                 ("timestamp", None) => Self::Timestamp,
                 ("method", None) => Self::Method,
                 ("form", None) => Self::Form,
@@ -165,6 +220,12 @@ impl Part {
         Ok(match self {
             Self::Literal(text) => Some(Cow::Borrowed(text.as_bytes())),
             Self::Body => Some(Cow::Borrowed(scene.body)),
+            Self::Checksum => {
+                let mut crc = flate2::Crc::new();
+                crc.update(scene.body);
+                Some(Cow::Owned(crc.sum().to_string().into_bytes()))
+            }
+            Self::WebhookId => scene.webhook_id.map(|id| Cow::Borrowed(id.as_bytes())),
             Self::Timestamp => scene.timestamp.map(|stamp| Cow::Borrowed(stamp.as_bytes())),
             Self::Method => Some(Cow::Borrowed(scene.delivery.method.as_str().as_bytes())),
             Self::Url(form) => Some(match form.of(scene.delivery.url) {
@@ -182,7 +243,8 @@ impl Part {
     fn name(&self) -> String {
         match self {
             Self::Literal(text) => text.clone(),
-            Self::Body => "body".to_owned(),
+            Self::Body | Self::Checksum => "body".to_owned(),
+            Self::WebhookId => "webhook_id (of the route)".to_owned(),
             Self::Timestamp => "timestamp".to_owned(),
             Self::Method => "method".to_owned(),
             Self::Url(_) => "URL".to_owned(),

@@ -8,7 +8,7 @@ use ring::digest;
 
 use super::format::{BASE64, Written};
 use super::keys::{Key, same};
-use super::place::{BadSignature, Place};
+use super::place::{BadSignature, Place, Source};
 use super::template::{Scene, Template};
 use super::{Ahead, Method, Resign, Scheme, Stamp, StampUnit, json, jwt};
 use crate::providers::Delivery;
@@ -17,6 +17,7 @@ use crate::providers::Delivery;
 #[derive(Debug)]
 pub struct Verifier {
     methods: Vec<Prepared>,
+    webhook_id: Option<String>,
 }
 
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub enum CannotSign {
     Asymmetric,
     #[error("the signature is in the {0}, not in a header")]
     NotInAHeader(String),
+    #[error("the URL holds the digest of the body as it came")]
+    DigestInTheUrl,
     #[error("the delivery as it came doesn't verify")]
     NotVerified(#[from] BadSignature),
 }
@@ -47,7 +50,14 @@ pub enum CannotSign {
 impl Verifier {
     pub(super) fn new(methods: impl Iterator<Item = (Method, Vec<Key>)>) -> Self {
         let usable = methods.filter(|(_, keys)| !keys.is_empty());
-        Self { methods: usable.map(|(method, keys)| Prepared { method, keys }).collect() }
+        Self { methods: usable.map(|(method, keys)| Prepared { method, keys }).collect(), webhook_id: None }
+    }
+
+    /// With the id that the provider gave the webhook, where its signature covers that.
+    #[must_use]
+    pub fn for_webhook(mut self, id: Option<&str>) -> Self {
+        self.webhook_id = id.map(str::to_owned);
+        self
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,7 +68,12 @@ impl Verifier {
     pub fn verify(&self, delivery: &Delivery<'_>, now_ms: u64) -> Result<(), BadSignature> {
         let (prepared, claims) = self.governing(delivery)?;
         let digest_holds = prepared.method.body_digest_holds(delivery)?;
-        claims.iter().try_for_each(|claim| prepared.holds(claim, delivery, digest_holds, now_ms))
+        let scene = Scene { digest_holds, ..self.scene(delivery) };
+        claims.iter().try_for_each(|claim| prepared.holds(claim, scene, now_ms))
+    }
+
+    fn scene<'a>(&'a self, delivery: &'a Delivery<'a>) -> Scene<'a> {
+        Scene { webhook_id: self.webhook_id.as_deref(), ..Scene::of(delivery) }
     }
 
     /// As [`Signature::signs_body`](super::Signature::signs_body), for the methods that the route has keys for.
@@ -73,7 +88,9 @@ impl Verifier {
 
     /// What filtering this delivery's body needs so that the app's own check passes.
     pub fn can_sign(&self, delivery: &Delivery<'_>) -> Resign {
-        self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| prepared.method.can_sign())
+        self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| {
+            if prepared.method.names_body(delivery) { Resign::Impossible } else { prepared.method.can_sign() }
+        })
     }
 
     /// For a delivery that verified: the headers to put in place of its own, so that `new_body` verifies as it did. Same
@@ -93,6 +110,9 @@ impl Verifier {
         if governing.method.place.header().is_none() {
             return Err(CannotSign::NotInAHeader(governing.method.place.to_string()));
         }
+        if governing.method.names_body(delivery) {
+            return Err(CannotSign::DigestInTheUrl);
+        }
         let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
         for prepared in &self.methods {
             let Some(name) = prepared.method.place.header() else { continue };
@@ -102,7 +122,7 @@ impl Verifier {
             {
                 continue;
             }
-            match prepared.signature_of(delivery, new_body) {
+            match prepared.signature_of(self.scene(delivery), new_body) {
                 Ok(Some(value)) => headers.push((name.clone(), value)),
                 Ok(None) => {}
                 Err(error) if is_governing => return Err(error.into()),
@@ -143,6 +163,14 @@ impl Verifier {
 impl Method {
     /// The signatures that stand at the method's place; none means that the delivery doesn't use it.
     fn claims<'a>(&self, delivery: &Delivery<'a>) -> Result<Vec<Claim<'a>>, BadSignature> {
+        for (source, wanted) in &self.when {
+            let value = source.read(delivery, delivery.body, None)?.unwrap_or_default();
+            let is_wanted = |found: &[u8]| found.trim_ascii() == wanted.as_bytes();
+            let in_list = matches!(source, Source::Header(_));
+            if !(is_wanted(&value) || in_list && value.split(|byte| *byte == b',').any(is_wanted)) {
+                return Ok(Vec::new());
+            }
+        }
         match &self.place {
             Place::Once(source) => {
                 let value = source.read(delivery, delivery.body, None)?;
@@ -177,6 +205,13 @@ impl Method {
         }
     }
 
+    /// Whether the delivery holds its body's digest where no filtering can change it.
+    fn names_body(&self, delivery: &Delivery<'_>) -> bool {
+        self.body_digest.as_ref().is_some_and(|source| {
+            source.read(delivery, delivery.body, None).is_ok_and(|digest| digest.is_some())
+        })
+    }
+
     fn mismatch(&self) -> BadSignature {
         BadSignature::Mismatch(self.place.to_string())
     }
@@ -187,30 +222,19 @@ impl Method {
 }
 
 impl Prepared {
-    fn holds(
-        &self,
-        claim: &Claim<'_>,
-        delivery: &Delivery<'_>,
-        digest_holds: bool,
-        now_ms: u64,
-    ) -> Result<(), BadSignature> {
+    fn holds(&self, claim: &Claim<'_>, scene: Scene<'_>, now_ms: u64) -> Result<(), BadSignature> {
         let method = &self.method;
         let written = method.written(&claim.value).ok_or_else(|| method.malformed())?;
-        let read = method.stamp.read(delivery, &written)?;
+        let read = method.stamp.read(scene.delivery, &written)?;
         method.stamp.fresh(read.as_deref(), now_ms)?;
-        let scene = Scene {
-            delivery,
-            body: delivery.raw_body,
-            readable: delivery.body,
-            timestamp: read.as_deref(),
-            item: claim.item,
-            digest_holds,
-        };
+        let scene = Scene { timestamp: read.as_deref(), item: claim.item, ..scene };
         match method.scheme {
             Scheme::HmacSha256 | Scheme::HmacSha1 | Scheme::Sha256 => {
                 self.matching(&scene, &written)?.map(|_| ()).ok_or_else(|| method.mismatch())
             }
-            Scheme::Ed25519 | Scheme::EcdsaP256 => self.public_key_holds(&scene, &written),
+            Scheme::Ed25519 | Scheme::EcdsaP256 | Scheme::RsaSha256 | Scheme::RsaSha1 => {
+                self.public_key_holds(&scene, &written)
+            }
             Scheme::Token => {
                 self.token_holds(written.signatures.first().map_or(b"", |token| token.as_bytes()))
             }
@@ -276,25 +300,15 @@ impl Prepared {
     }
 
     /// The value that this method's header has for a new body; `None` where the delivery doesn't carry it.
-    fn signature_of(
-        &self,
-        delivery: &Delivery<'_>,
-        new_body: &[u8],
-    ) -> Result<Option<HeaderValue>, BadSignature> {
+    fn signature_of(&self, scene: Scene<'_>, new_body: &[u8]) -> Result<Option<HeaderValue>, BadSignature> {
         let method = &self.method;
+        let delivery = scene.delivery;
         let claims = method.claims(delivery)?;
         let Some(claim) = claims.first() else { return Ok(None) };
         let Some(written) = method.written(&claim.value) else { return Ok(None) };
         let stamp = method.stamp.read(delivery, &written)?;
         let digest_holds = method.body_digest_holds(delivery)?;
-        let came = Scene {
-            delivery,
-            body: delivery.raw_body,
-            readable: delivery.body,
-            timestamp: stamp.as_deref(),
-            item: None,
-            digest_holds,
-        };
+        let came = Scene { timestamp: stamp.as_deref(), digest_holds, ..scene };
         let (text, matched) = match (method.signed.as_slice(), self.keys.as_slice()) {
             ([text], [key]) => (text, key),
             _ => self.matching(&came, &written)?.ok_or_else(|| method.mismatch())?,

@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use umavez::config::Target;
+use umavez::tls::AppTls;
 use umavez::upstream::{Outcome, Upstream, UpstreamError};
 
 use super::wire::{App, Gateway, PATIENCE, limits, target};
 
 fn upstream() -> Upstream {
-    Upstream::new(&limits(), None)
+    Upstream::new(&limits(), Arc::new(AppTls::new()))
 }
 
 fn request(method: &str) -> Request<Bytes> {

@@ -16,6 +16,7 @@ use umavez::config::{Limits, Target};
 use umavez::flow::body;
 use umavez::flow::pass::{self, Tunnels};
 use umavez::listen::{Handler, Listening, Peer, Slots, reuse_port_listeners, serve};
+use umavez::tls::{AppTls, ListenerTls};
 use umavez::upstream::headers::Caller;
 use umavez::upstream::{Body, Upstream};
 
@@ -304,7 +305,7 @@ impl Gateway {
         let address = socket.local_addr().unwrap();
         let (shutdown, tracker) = (CancellationToken::new(), TaskTracker::new());
         let front = Front {
-            upstream: Arc::new(Upstream::new(&limits, None)),
+            upstream: Arc::new(Upstream::new(&limits, Arc::new(AppTls::new()))),
             target,
             tunnels: Tunnels { tracker: tracker.clone(), shutdown: shutdown.clone() },
             treatment,
@@ -313,6 +314,7 @@ impl Gateway {
         let listening = Listening {
             slots: Slots::new(limits.connections_max),
             limits,
+            tls: Arc::new(ListenerTls::off("public")),
             shutdown: shutdown.clone(),
             tracker: tracker.clone(),
         };

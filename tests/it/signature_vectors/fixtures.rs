@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umavez::providers::{Resign, Verifier};
 
-use super::{SIGNED_AT_MS, Sent, signature};
+use super::{SIGNED_AT_MS, Sent, signature, with_public_key};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 
@@ -66,8 +66,21 @@ fn secrets() -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A certificate of `tests/fixtures/certificates`.
+pub(super) fn certificate(name: &str) -> String {
+    fs::read_to_string(format!("{FIXTURES}/certificates/{name}.pem")).unwrap()
+}
+
 fn prepared(provider: &str) -> Verifier {
     let secrets = secrets();
+    if let Some(name) = match provider {
+        "aws-sns" => Some("sns"),
+        "paypal" => Some("paypal"),
+        _ => None,
+    } {
+        let id = secrets["paypal webhook id"].as_str();
+        return with_public_key(provider, &certificate(name)).for_webhook(Some(id));
+    }
     let name = match provider {
         "microsoft-graph" => "graph",
         "woocommerce" => "woo",
@@ -127,6 +140,10 @@ fn no_fixture_verifies_under_another_secret() {
             "discord" => signature.prepare(&[], Some(&other.repeat(2))),
             "sendgrid" => signature.prepare(&[], Some(other_p256)),
             "pagarme" => signature.prepare(&[b"another:password"], None),
+            "aws-sns" => signature.prepare(&[], Some(&certificate("paypal"))),
+            "paypal" => signature
+                .prepare(&[], Some(&certificate("sns")))
+                .map(|verifier| verifier.for_webhook(Some("WH-FIXTURE-ENDPOINT"))),
             _ => signature.prepare(&[other.as_bytes()], None),
         };
         assert_eq!(sent.verify(&verifier.unwrap()).expect_err(&case).label(), "mismatch", "{case}");

@@ -3,11 +3,13 @@
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use proptest::prelude::*;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
 
-use super::{Sent, sender, signature, verifier};
+use super::{Sent, sender, signature, verifier, with_public_key};
 
 /// Providers whose signature covers the whole body, with a secret that each takes.
-const COVERED: [&str; 13] = [
+const COVERED: [&str; 16] = [
     "meta",
     "stripe",
     "shopify",
@@ -21,6 +23,9 @@ const COVERED: [&str; 13] = [
     "woocommerce",
     "zoom",
     "eduzz",
+    "anyhook",
+    "svix",
+    "standard-webhooks",
 ];
 const SECRET: &str = "c2VjcmV0LW9mLXRoZS10ZXN0cw==";
 
@@ -42,6 +47,7 @@ fn every_header() -> Vec<&'static str> {
         "x-signature",
         "authorization",
         "x-twilio-signature",
+        "anyhook-signature",
     ]
 }
 
@@ -126,10 +132,10 @@ fn true_delivery(provider: &str, body: &[u8]) -> Sent {
     let mut sent = Sent::new(body).header("svix-id", "msg_1").header("svix-timestamp", stamp);
     for name in every_header() {
         let value = match provider {
-            "stripe" => format!("t={stamp},v1=00"),
+            "stripe" | "anyhook" => format!("t={stamp},v1=00"),
             "paddle" => format!("ts={stamp};h1=00"),
             "meta" | "github" | "bitbucket" => "sha256=00".to_owned(),
-            "resend" => "v1,AA==".to_owned(),
+            "resend" | "svix" | "standard-webhooks" => "v1,AA==".to_owned(),
             "slack" | "zoom" => "v0=00".to_owned(),
             _ => "00".to_owned(),
         };
@@ -139,7 +145,9 @@ fn true_delivery(provider: &str, body: &[u8]) -> Sent {
     }
     sent = sent
         .without("x-hubspot-signature")
-        .without("webhook-signature")
+        .without(if provider == "standard-webhooks" { "svix-signature" } else { "webhook-signature" })
+        .header("webhook-id", "msg_1")
+        .header("webhook-timestamp", stamp)
         .header("x-slack-request-timestamp", stamp)
         .header("x-zm-request-timestamp", stamp)
         .header("x-hubspot-request-timestamp", "1786363200000");
@@ -180,6 +188,38 @@ proptest! {
             }
             for mutant in mutants.into_iter().filter(|mutant| *mutant != body) {
                 prop_assert!(sent.clone().body(mutant).verify(&verifier).is_err(), "{}", provider);
+            }
+        }
+    }
+
+    #[test]
+    fn no_public_key_accepts_a_mutated_body(
+        body in prop::collection::vec(any::<u8>(), 1..400),
+        at in any::<prop::sample::Index>(),
+        flip in 1_u8..=255,
+    ) {
+        let random = SystemRandom::new();
+        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&random).unwrap();
+        let ed25519 = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let p256 = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.as_ref(), &random).unwrap();
+        let text = [b"1786363200", &body[..]].concat();
+        let discord = Sent::new(&body[..])
+            .header("X-Signature-Timestamp", "1786363200")
+            .header("X-Signature-Ed25519", &hex::encode(ed25519.sign(&text).as_ref()));
+        let signature = sender::base64(p256.sign(&random, &text).unwrap().as_ref());
+        let sendgrid = Sent::new(&body[..])
+            .header("X-Twilio-Email-Event-Webhook-Timestamp", "1786363200")
+            .header("X-Twilio-Email-Event-Webhook-Signature", &signature);
+        let keys = [hex::encode(ed25519.public_key().as_ref()), sender::base64(p256.public_key().as_ref())];
+        for (sent, name, key) in [(discord, "discord", &keys[0]), (sendgrid, "sendgrid", &keys[1])] {
+            let verifier = with_public_key(name, key);
+            prop_assert_eq!(sent.verify(&verifier), Ok(()), "{}", name);
+            let mut flipped = body.clone();
+            flipped[at.index(body.len())] ^= flip;
+            let mutants = [flipped, body[1..].to_vec(), [&body[..], &[flip]].concat(), [&b"1"[..], &body].concat()];
+            for mutant in mutants {
+                prop_assert!(sent.clone().body(mutant).verify(&verifier).is_err(), "{}", name);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod fixtures;
 mod hostile;
+mod interop;
 mod schemes;
 
 use http::header::HeaderMap;

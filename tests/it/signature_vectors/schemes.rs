@@ -1,11 +1,14 @@
 //! What fixtures don't show: the other half of each scheme, and the values that providers document.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
-use umavez::providers::{CannotSign, Resign};
+use umavez::providers::{CannotSign, Provider, Resign};
 
+use super::fixtures::certificate;
 use super::{SIGNED_AT_MS, Sent, assert_refused, sender, signature, verifier, with_public_key};
 
 fn hex_of(key: &str, body: &str) -> String {
@@ -238,6 +241,144 @@ fn public_keys_verify_and_never_sign() {
 }
 
 #[test]
+fn a_certificate_file_may_hold_the_old_and_the_new_one() {
+    let (sns, paypal) = (certificate("sns"), certificate("paypal"));
+    let notification = sns_notification("2026-08-10T11:59:58.000Z");
+    assert_eq!(notification.verify(&with_public_key("aws-sns", &sns)), Ok(()));
+    let both = with_public_key("aws-sns", &format!("old\n{paypal}\nnew\n{sns}"));
+    assert_eq!(notification.verify(&both), Ok(()));
+    assert_refused(&notification, &with_public_key("aws-sns", &paypal), "mismatch");
+    let bits_1024 = "-----BEGIN PUBLIC KEY-----\n\
+        MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDOUiJ1uAsFdnXwlVB0I/A71gIJ\n\
+        W8XhEAaKlhLSB4SxtR9wFDc6ruhuWXqiGXv6tlpjq/0pJ4WRTIhOckwNaAMBSzdB\n\
+        HkK6ahG5EvZIm17ethEUx8ey0FWzWcF4CEhwzm82vrSiPZBIuCq2Lh3TJiXmEOhZ\n\
+        ZTXn6fWkT5tbuCB7jwIDAQAB\n-----END PUBLIC KEY-----\n";
+    let broken = sns.replace("MII", "MIJ");
+    let ed25519 = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAzTDwDsB/H7pvd0cyfcaDj3nMz6zFiK4PqRf9+3JfDrw=\n\
+        -----END PUBLIC KEY-----\n";
+    let one_good = format!("{sns}{broken}");
+    for text in ["", "sns", bits_1024, &broken, ed25519, &one_good, "-----BEGIN CERTIFICATE-----"] {
+        let error = signature("aws-sns").unwrap().check_public_key(text).expect_err(text);
+        assert!(error.to_string().starts_with("the public key should be PEM text"), "{text}: {error}");
+    }
+    assert!(signature("discord").unwrap().check_public_key(ed25519).is_ok());
+    assert!(signature("discord").unwrap().check_public_key(&sns).is_err());
+}
+
+fn sns_notification(timestamp: &str) -> Sent {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sns-notification.body");
+    let body = std::fs::read_to_string(fixtures).unwrap();
+    Sent::new(body.replace("2026-08-10T11:59:58.000Z", timestamp))
+}
+
+#[test]
+fn sns_signs_fields_by_name_and_the_version_says_how() {
+    let verifier = with_public_key("aws-sns", &certificate("sns"));
+    let sent = sns_notification("2026-08-10T11:59:58.000Z");
+    let with = |from: &str, to: &str| {
+        let body = String::from_utf8(sent.body.clone()).unwrap();
+        assert!(body.contains(from), "{from}");
+        Sent::new(body.replace(from, to))
+    };
+    // What isn't signed may differ, and the order of fields and white space too.
+    assert_eq!(with("Action=Unsubscribe", "Action=X").verify(&verifier), Ok(()));
+    assert_eq!(with("{\n  \"Type\"", "{\"Type\"").verify(&verifier), Ok(()));
+    let changed = [
+        ("\"Subject\": \"Pedido\"", "\"Subject\": \"Pedidos\""),
+        ("  \"Subject\": \"Pedido\",\n", ""),
+        ("pedido\\\":1", "pedido\\\":2"),
+        ("000000000001\",", "000000000002\","),
+        ("58.000Z", "59.000Z"),
+        ("\"Notification\"", "\"SubscriptionConfirmation\""),
+        ("\"Message\"", "\"Token\": \"t\",\n\"Message\""),
+        ("\"SignatureVersion\": \"2\"", "\"SignatureVersion\": \"1\""),
+    ];
+    for (from, to) in changed {
+        assert_refused(&with(from, to), &verifier, "mismatch");
+    }
+    assert_refused(&with("\"SignatureVersion\": \"2\"", "\"SignatureVersion\": \"3\""), &verifier, "missing");
+    assert_refused(&with("\"Message\":", "\"Massage\":"), &verifier, "missing");
+    // Raw delivery carries no signature.
+    assert_refused(&Sent::new("{\"pedido\":1}"), &verifier, "missing");
+}
+
+#[test]
+fn paypal_signs_ids_time_and_a_checksum_of_the_body() {
+    let fixture = |ending: &str| {
+        let path = format!("{}/tests/fixtures/paypal-capture-completed.{ending}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).unwrap()
+    };
+    let mut sent = Sent::new(fixture("body"));
+    for line in fixture("headers").lines() {
+        let (name, value) = line.split_once(": ").unwrap();
+        sent = sent.header(name, value);
+    }
+    let verifier = |id: Option<&str>| with_public_key("paypal", &certificate("paypal")).for_webhook(id);
+    let ours = verifier(Some("WH-FIXTURE-ENDPOINT"));
+    assert_eq!(sent.verify(&ours), Ok(()));
+    assert_eq!(ours.can_sign(&sent.delivery()), Resign::Impossible);
+    assert_refused(&sent, &verifier(Some("WH-FIXTURE-OTHER")), "mismatch");
+    assert_refused(&sent, &verifier(None), "missing");
+    assert_refused(&sent.clone().body("{}"), &ours, "mismatch");
+    for name in ["paypal-transmission-id", "paypal-transmission-time"] {
+        assert_refused(&sent.clone().without(name).header(name, "other"), &ours, "mismatch");
+        assert_refused(&sent.clone().without(name), &ours, "missing");
+    }
+    let unknown = sent.without("paypal-auth-algo").header("paypal-auth-algo", "SHA1withRSA");
+    assert_refused(&unknown, &ours, "missing");
+}
+
+#[test]
+fn twilio_shared_keys_sign_with_sha256_where_the_header_says_so() {
+    let verifier = verifier("twilio", &["shared"]);
+    let url = "https://h.example/in?x=1";
+    let strong = sender::base64(&sender::hmac_sha256(b"shared", format!("{url}AbCd").as_bytes()));
+    let weak = sender::base64(&sender::hmac_sha1(b"shared", format!("{url}AbCd").as_bytes()));
+    let form = |signature: &str| {
+        Sent::new("A=b&C=d")
+            .url(url)
+            .header("Content-Type", "application/x-www-form-urlencoded")
+            .header("X-Twilio-Signature", signature)
+    };
+    const SETTINGS: &str = "X-Twilio-Webhooks-Signature-Settings";
+    let named = |signature: &str, settings: &str| form(signature).header(SETTINGS, settings);
+    assert_eq!(named(&strong, "key=webhooks_sharedkey_1,algorithm=HMAC_SHA256").verify(&verifier), Ok(()));
+    assert_eq!(named(&strong, "algorithm=HMAC_SHA256, key=1").verify(&verifier), Ok(()));
+    assert_eq!(named(&weak, "key=1,algorithm=HMAC_SHA1").verify(&verifier), Ok(()));
+    assert_eq!(form(&weak).verify(&verifier), Ok(()));
+    assert_refused(&form(&strong), &verifier, "mismatch");
+    assert_refused(&named(&weak, "key=1,algorithm=HMAC_SHA256"), &verifier, "mismatch");
+    assert_refused(&named(&strong, "key=1,algorithm=HMAC_SHA512"), &verifier, "mismatch");
+    let twice = named(&strong, "algorithm=HMAC_SHA256").header(SETTINGS, "algorithm=HMAC_SHA1");
+    assert_refused(&twice, &verifier, "repeated");
+
+    let json = r#"{"MessageSid":"SM1"}"#;
+    let url = format!("https://h.example/in?bodySHA256={}", hex::encode(sender::sha256(json.as_bytes())));
+    let sent = Sent::new(json)
+        .url(&url)
+        .header("Content-Type", "application/json")
+        .header(SETTINGS, "key=1,algorithm=HMAC_SHA256")
+        .header("X-Twilio-Signature", &sender::base64(&sender::hmac_sha256(b"shared", url.as_bytes())));
+    assert_eq!(sent.verify(&verifier), Ok(()));
+    // The digest of the body as it came stands in the URL, so that a filtered one could not pass.
+    assert_eq!(verifier.can_sign(&sent.delivery()), Resign::Impossible);
+    assert_eq!(verifier.sign(&sent.delivery(), b"{}"), Err(CannotSign::DigestInTheUrl));
+    assert_refused(&sent.body("{}"), &verifier, "mismatch");
+}
+
+#[test]
+fn both_senders_named_anyhook_verify() {
+    let verifier = verifier("anyhook", &["k"]);
+    let value = format!("t=1786363200,v1={}", hex_of("k", "1786363200.{}"));
+    for header in ["Anyhook-Signature", "X-AnyHook-Signature"] {
+        let sent = Sent::new("{}").header(header, &value);
+        assert_eq!(sent.verify(&verifier), Ok(()), "{header}");
+        assert_refused(&sent.clone().body("[]"), &verifier, "mismatch");
+        assert_eq!(sent.filtered(&verifier, b"[]").verify(&verifier), Ok(()), "{header}");
+    }
+}
+
+#[test]
 fn a_digit_cannot_move_between_stamp_and_body() {
     let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
     let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
@@ -266,6 +407,49 @@ fn only_signed_headers_can_be_believed() {
     for (provider, header, expected) in table {
         assert_eq!(signature(provider).unwrap().signs_header(header), expected, "{provider} {header}");
     }
+}
+
+#[test]
+fn of_every_preset_it_is_known_what_of_its_key_the_signature_leaves_open() {
+    let known: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("anyhook", &["x-anyhook-delivery", "x-anyhook-event-id"][..]),
+        ("aws-sns", &["x-amz-sns-topic-arn", "x-amz-sns-message-id"]),
+        ("bitbucket", &["x-hook-uuid", "x-request-uuid"]),
+        ("github", &["x-github-hook-id", "x-github-delivery"]),
+        ("gitlab", &["x-gitlab-instance", "idempotency-key"]),
+        ("linear", &["linear-delivery"]),
+        ("mailgun", &["$.event-data.id"]),
+        ("mercadopago", &["$.user_id", "$.id"]),
+        (
+            "shopify",
+            &[
+                "x-shopify-shop-domain",
+                "shopify-shop-domain",
+                "x-shopify-topic",
+                "shopify-topic",
+                "x-shopify-event-id",
+                "shopify-event-id",
+            ],
+        ),
+        ("twilio", &["i-twilio-idempotency-token"]),
+        (
+            "woocommerce",
+            &["x-wc-webhook-source", "x-wc-webhook-id", "x-wc-webhook-delivery-id", "x-wc-webhook-topic"],
+        ),
+    ]);
+    let mut wrong = Vec::new();
+    for name in Provider::names() {
+        let provider = Provider::shipped(name).unwrap();
+        if provider.signature.is_none() {
+            continue;
+        }
+        let headers = provider.unsigned_key_headers().into_iter().map(|name| name.to_string());
+        let open: Vec<String> = headers.chain(provider.unsigned_key_parts()).collect();
+        if open != known.get(name).copied().unwrap_or_default() {
+            wrong.push(format!("{name}: {open:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod redis;
 use crate::support::{Stores, Wire, durable_toml, hot_toml};
 
 /// A Postgres behind a wire, and the configuration that goes through it.
-async fn wired(stores: &Stores, timeout: &str) -> (Wire, String) {
+pub(crate) async fn wired(stores: &Stores, timeout: &str) -> (Wire, String) {
     let url = stores.postgres_url();
     let (before, database) = url.rsplit_once('/').unwrap();
     let (_, server) = before.rsplit_once('@').unwrap();

@@ -66,10 +66,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn more(&mut self) -> io::Result<bool> {
-        let mut chunk = [0_u8; 16 * 1024];
-        let n = self.io.read(&mut chunk).await?;
-        self.buffered.extend_from_slice(&chunk[..n]);
-        Ok(n > 0)
+        // Not into an array: it would be a part of every future that waits for an answer.
+        self.buffered.reserve(16 * 1024);
+        Ok(self.io.read_buf(&mut self.buffered).await? > 0)
     }
 
     async fn take(&mut self, n: usize) -> io::Result<Body> {

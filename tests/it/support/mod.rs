@@ -3,6 +3,7 @@
 mod gateway;
 mod h2;
 mod http1;
+mod load;
 mod metrics;
 mod patience;
 pub(crate) mod postgres;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 pub(crate) use gateway::Gateway;
 pub(crate) use h2::send as send_h2;
+pub(crate) use load::{Books, Load, deliver, forwards};
 pub(crate) use sender::{
     Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1, try_send,
     unix_seconds,

@@ -39,6 +39,41 @@ impl Postgres {
         panic!("postgres did not start:\n{}", postgres.log())
     }
 
+    /// A server that follows this one: it has everything, and takes no writes. Blocks until it streams.
+    pub(crate) fn replica(&self) -> Self {
+        let dir = server_folder("umavez-postgres-replica");
+        let mut backup = as_server_user(&binary("pg_basebackup"));
+        backup.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", ROLE, "-R", "-c", "fast", "-D"]);
+        run(backup.arg(dir.path().join("data")));
+        let mut replica = Self { dir, port: free_port(), server: None };
+        assert!(replica.comes_up(), "the replica did not start:\n{}", replica.log());
+        for _ in 0..READY_POLLS_MAX {
+            if self.sql("select count(*) from pg_stat_replication where state = 'streaming'") == "1" {
+                return replica;
+            }
+            std::thread::sleep(READY_POLL);
+        }
+        panic!("the replica does not stream:\n{}", replica.log())
+    }
+
+    /// A commit counts once a replica has it.
+    pub(crate) fn wait_for_replica(&self) {
+        self.sql("alter system set synchronous_standby_names = '*'");
+        self.sql("select pg_reload_conf()");
+        for _ in 0..READY_POLLS_MAX {
+            if self.sql("select count(*) from pg_stat_replication where sync_state = 'sync'") == "1" {
+                return;
+            }
+            std::thread::sleep(READY_POLL);
+        }
+        panic!("no replica is synchronous:\n{}", self.log())
+    }
+
+    /// Makes a replica a server of its own, as a fail-over does.
+    pub(crate) fn promote(&self) {
+        assert_eq!(self.sql("select pg_promote()"), "t", "{}", self.log());
+    }
+
     /// What the gateway's configuration takes.
     pub(crate) fn url(&self) -> String {
         format!("postgres://{ROLE}@127.0.0.1:{}/postgres", self.port)
@@ -160,7 +195,7 @@ impl Drop for Postgres {
 
 /// PgBouncer in transaction mode with a pool of 2 and without support for prepared statements.
 pub(crate) struct PgBouncer {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     port: u16,
     server: Child,
 }
@@ -170,17 +205,11 @@ impl PgBouncer {
         let dir = server_folder("umavez-pgbouncer");
         let port = free_port();
         let config = dir.path().join("pgbouncer.ini");
-        let text = format!(
-            "[databases]\npostgres = host=127.0.0.1 port={} dbname=postgres user={ROLE}\n\
-             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 200\n",
-            postgres.port()
-        );
-        std::fs::write(&config, text).expect("the folder is there");
+        std::fs::write(&config, pgbouncer_ini(port, postgres)).expect("the folder is there");
         let mut command = as_server_user(Path::new("/usr/sbin/pgbouncer"));
         command.arg(&config);
         let log = dir.path().join("log");
-        let pooler = Self { server: spawn_tied(command, &log), _dir: dir, port };
+        let pooler = Self { server: spawn_tied(command, &log), dir, port };
         for _ in 0..READY_POLLS_MAX {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return pooler;
@@ -188,6 +217,13 @@ impl PgBouncer {
             std::thread::sleep(READY_POLL);
         }
         panic!("pgbouncer did not start:\n{}", std::fs::read_to_string(log).unwrap_or_default());
+    }
+
+    /// From now on it leads to another server, as an operator does at a fail-over.
+    pub(crate) fn lead_to(&self, postgres: &Postgres) {
+        let config = self.dir.path().join("pgbouncer.ini");
+        std::fs::write(config, pgbouncer_ini(self.port, postgres)).expect("the folder is there");
+        run(Command::new("kill").args(["-s", "HUP", &self.server.id().to_string()]));
     }
 
     pub(crate) fn url(&self) -> String {
@@ -201,6 +237,16 @@ impl Drop for PgBouncer {
         drop(self.server.kill());
         drop(self.server.wait());
     }
+}
+
+fn pgbouncer_ini(port: u16, postgres: &Postgres) -> String {
+    format!(
+        "[databases]\npostgres = host=127.0.0.1 port={} dbname=postgres user={ROLE}\n\
+         [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+         auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 200\n\
+         server_login_retry = 1\n",
+        postgres.port()
+    )
 }
 
 /// An initialised data folder, made once and copied for every server.

@@ -1,8 +1,8 @@
 //! Claims and settlements of one batch in one round trip.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::{Link, row, sql, uuid};
@@ -20,6 +20,44 @@ impl Link {
     ) -> Result<Outcome, sqlx::Error> {
         let payloads = batch.claims.iter().any(|ask| ask.payload.is_some())
             || batch.settles.iter().any(|ask| ask.payload.is_some());
+        let outcome = if payloads || self.copies_expected {
+            self.decide(batch, payloads).await?
+        } else {
+            let mut outcome = self.write_fresh(batch).await?;
+            let seen = |ask: &&ClaimAsk| !outcome.won.contains_key(&ask.key.digest());
+            let claims: Vec<&ClaimAsk> = batch.claims.iter().copied().filter(seen).collect();
+            if !claims.is_empty() {
+                let copies = self.decide(&Batch { claims, settles: Vec::new() }, false).await?;
+                outcome.now = outcome.now.max(copies.now);
+                outcome.won.extend(copies.won);
+                outcome.met.extend(copies.met);
+            }
+            outcome
+        };
+        // The hot store knows nearly all copies, unless it was emptied or is away: then many come here.
+        self.copies_expected = outcome.met.len() * 8 > batch.claims.len();
+        self.complete(batch, outcome).await
+    }
+
+    /// Writes what is new, and settles: of the claims, only those are answered that nobody ever made before.
+    async fn write_fresh(&mut self, batch: &Batch<'_>) -> Result<Outcome, sqlx::Error> {
+        let query = bind_settles(bind_claims(self.query(sql::FRESH), &batch.claims), &batch.settles);
+        let mut outcome = Outcome::default();
+        for from in &self.alone(query).await? {
+            outcome.now = from.try_get(0)?;
+            let won: Vec<Uuid> = from.try_get(1)?;
+            let won: HashSet<Uuid> = won.into_iter().collect();
+            let ended: Vec<Uuid> = from.try_get(2)?;
+            outcome.ended.extend(ended.into_iter().map(|id| Digest(id.as_u128())));
+            let now = outcome.now;
+            let rows = batch.claims.iter().filter(|ask| won.contains(&uuid(ask.key.digest().0)));
+            outcome.won.extend(rows.map(|ask| (ask.key.digest(), Row::fresh(ask, now))));
+        }
+        Ok(outcome)
+    }
+
+    /// Decides every claim, whatever its row is like, and settles.
+    async fn decide(&mut self, batch: &Batch<'_>, payloads: bool) -> Result<Outcome, sqlx::Error> {
         let query = if payloads {
             let query = bind_claims(self.query(sql::BATCH_WITH_PAYLOADS), &batch.claims);
             bind_payloads(bind_settles(query, &batch.settles), batch)
@@ -37,6 +75,11 @@ impl Link {
                 _ => drop(outcome.ended.insert(row.digest)),
             }
         }
+        Ok(outcome)
+    }
+
+    /// Reads the rows that were neither written nor met.
+    async fn complete(&mut self, batch: &Batch<'_>, mut outcome: Outcome) -> Result<Outcome, sqlx::Error> {
         let unknown = outcome.unknown(batch);
         if !unknown.is_empty() {
             let (now, rows) = self.peek(&unknown).await?;

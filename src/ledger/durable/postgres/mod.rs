@@ -3,14 +3,15 @@
 mod batch;
 mod desk;
 mod schema;
+mod servers;
 mod sql;
 
-use std::str::FromStr as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::State;
@@ -21,8 +22,6 @@ use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
 /// A start-up option of our own: a session that shows it is ours alone; behind a pooler it is refused or lost.
 const SESSION_MARK: (&str, &str) = ("umavez.session", "own");
-const READ_SESSION_MARK: &str = "select current_setting('umavez.session', true)";
-
 /// Plans that read a whole table look right while it is empty, and are kept while it grows. Left to itself the
 /// planner may also plan each batch anew, by the number of its rows, for as long as running it takes.
 const PLAN_BY_INDEX: [(&str, &str); 6] = [
@@ -43,40 +42,74 @@ const ROLLBACK: &str = "rollback";
 /// How to reach the database.
 #[derive(Debug)]
 pub(super) struct Postgres {
-    options: PgConnectOptions,
+    /// The servers that the URL names; the one that takes writes is used.
+    servers: Vec<PgConnectOptions>,
+    /// Which of them did last.
+    last: AtomicUsize,
     pub(super) timeout: Duration,
 }
 
 impl Postgres {
     pub(super) fn new(config: &PostgresConfig) -> Result<Self, Unfit> {
-        let options = PgConnectOptions::from_str(&config.url.0)
-            .map_err(Unfit::Url)?
-            .application_name("umavez")
-            .extra_float_digits(None)
-            .disable_statement_logging();
-        Ok(Self { options, timeout: config.timeout })
+        let servers = servers::of(config.url.expose()).map_err(Unfit::Url)?;
+        Ok(Self { servers, last: AtomicUsize::new(0), timeout: config.timeout })
     }
 
-    /// A new connection, and the schema behind it made sure of.
+    /// A new connection to a server that takes writes, and the schema behind it made sure of.
     pub(super) async fn connect(&self) -> Result<Link, Trouble> {
+        let (count, last) = (self.servers.len(), self.last.load(Ordering::Relaxed));
+        // One that doesn't answer must leave time for the others.
+        let patience = self.timeout / u32::try_from(count).unwrap_or(u32::MAX);
+        let mut trouble = Trouble::Slow(patience);
+        for at in (0..count).map(|step| (last + step) % count) {
+            let connecting = tokio::time::timeout(patience, self.connect_to(&self.servers[at])).await;
+            match connecting.unwrap_or(Err(Trouble::Slow(patience))) {
+                Ok(link) => {
+                    self.last.store(at, Ordering::Relaxed);
+                    return Ok(link);
+                }
+                Err(Trouble::Unfit(unfit)) => return Err(Trouble::Unfit(unfit)),
+                Err(other) => trouble = other,
+            }
+        }
+        Err(trouble)
+    }
+
+    /// Whose session it is, whether it takes writes, and whether a commit that its gateway has given up still waits for a
+    /// synchronous replica. One more would only wait too, each in a connection that nobody can end; and until it is
+    /// visible what it wrote can't be released.
+    fn read_session(&self) -> String {
+        format!(
+            "select current_setting('umavez.session', true), current_setting('transaction_read_only') = 'on',
+                exists (select from pg_stat_activity where application_name = 'umavez' and wait_event = 'SyncRep'
+                        and query_start < clock_timestamp() - interval '{} ms')",
+            self.timeout.as_millis()
+        )
+    }
+
+    async fn connect_to(&self, server: &PgConnectOptions) -> Result<Link, Trouble> {
         let statement_timeout = self.timeout.as_millis().max(1).to_string();
-        let own = self
-            .options
+        let own = server
             .clone()
             .options([SESSION_MARK, ("statement_timeout", statement_timeout.as_str())])
             .options(PLAN_BY_INDEX);
         let mut link = match PgConnection::connect_with(&own).await {
-            Ok(connection) => Link { connection, pooled: false },
+            Ok(connection) => Link { connection, pooled: false, copies_expected: false },
             Err(error) if refuses_options(&error) => {
-                let connection = PgConnection::connect_with(&self.options).await.map_err(Trouble::Lost)?;
-                Link { connection, pooled: true }
+                let connection = PgConnection::connect_with(server).await.map_err(Trouble::Lost)?;
+                Link { connection, pooled: true, copies_expected: false }
             }
             Err(error) => return Err(Trouble::Lost(error)),
         };
-        if !link.pooled {
-            let mark = link.connection.fetch_one(sqlx::raw_sql(READ_SESSION_MARK)).await;
-            let mark: Option<String> = mark.and_then(|row| row.try_get(0)).map_err(Trouble::Lost)?;
-            link.pooled = mark.as_deref() != Some(SESSION_MARK.1);
+        let session = sqlx::raw_sql(AssertSqlSafe(self.read_session()));
+        let session = link.connection.fetch_one(session).await.map_err(Trouble::Lost)?;
+        let mark: Option<String> = session.try_get(0).map_err(Trouble::Lost)?;
+        link.pooled = mark.as_deref() != Some(SESSION_MARK.1);
+        if session.try_get(1).map_err(Trouble::Lost)? {
+            return Err(Trouble::ReadOnly);
+        }
+        if session.try_get(2).map_err(Trouble::Lost)? {
+            return Err(Trouble::Unconfirmed);
         }
         schema::bring_up(&mut link).await?;
         Ok(link)
@@ -96,6 +129,8 @@ pub(super) struct Link {
     /// Something pools behind the URL: consecutive transactions may meet different sessions, so statements are
     /// not prepared by name, and everything runs inside an explicit transaction.
     pooled: bool,
+    /// Many of the last batch's claims were copies.
+    copies_expected: bool,
 }
 
 impl Link {

@@ -91,6 +91,30 @@ pub(super) const BATCH_WITH_PAYLOADS: &str = batch!(
     on conflict (id) do update set events = umavez_payload.events || excluded.events"
 );
 
+/// The usual batch: no claim's event was seen before. Parameters as in the batch above. Copies are left out of `won`,
+/// and asked for again by that batch, which costs several times as much; likewise what an expired, released or lapsed
+/// row has to give way to.
+pub(super) const FRESH: &str = "-- umavez: batch of new events
+with clock as materialized (
+    select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
+), ended as (
+    update umavez_event e
+    set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
+    from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
+    where e.id = s.id and e.fence = s.fence and e.state = 0
+    returning e.id
+), won as (
+    insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, payload,
+                                   attempts, state, hold, route, key)
+    select id, now, now + lease, now + ttl, fence, fingerprint, payload, 1, 0, hold, route, key
+    from clock, unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+                       $7::boolean[], $8::bigint[], $9::uuid[])
+                    as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)
+    on conflict (id) do nothing
+    returning e.id
+)
+select now, array(select id from won), array(select id from ended) from clock";
+
 pub(super) const PEEK: &str = "-- umavez: peek
 select 2::smallint, (extract(epoch from statement_timestamp()) * 1000)::bigint, id, state, fence, attempts,
        first_claimed, lease_until, expires, fingerprint, receipt
@@ -121,15 +145,21 @@ select request from umavez_payload where id = $1";
 pub(super) const LOCK: &str = "-- umavez: change, find
 select state, key, payload from umavez_event where id = $1 for update";
 
-/// The fence goes, so that whoever held the claim can no longer settle it.
+/// The fence goes, so that whoever held the claim can no longer settle it. What a person calls done is remembered for a
+/// whole window from then on: it may have been held for longer than that.
 pub(super) const CHANGE: &str = "-- umavez: change, set
-update umavez_event set state = $2, receipt = $3, payload = null, fence = 0 where id = $1";
+update umavez_event
+set state = $2, receipt = $3, payload = null, fence = 0,
+    expires = case when $2 = 1 then greatest(expires, now + expires - first_claimed) else expires end
+from (select (extract(epoch from statement_timestamp()) * 1000)::bigint as now) clock
+where id = $1";
 
-/// The payload stays, and what lapses is held again.
+/// The payload stays, and what lapses is held again. A window begins anew here too.
 pub(super) const REPLAY: &str = "-- umavez: change, replay
 update umavez_event
-set state = 0, hold = true, fence = $2, attempts = attempts + 1,
-    lease_until = (extract(epoch from statement_timestamp()) * 1000)::bigint + $3
+set state = 0, hold = true, fence = $2, attempts = attempts + 1, lease_until = now + $3,
+    expires = greatest(expires, now + expires - first_claimed)
+from (select (extract(epoch from statement_timestamp()) * 1000)::bigint as now) clock
 where id = $1";
 
 pub(super) const FORGET: &str = "-- umavez: change, forget

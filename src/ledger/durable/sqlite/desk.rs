@@ -75,7 +75,8 @@ impl Link {
             }
             Some(after) if Some(after) != before => {
                 let receipt = (after == State::Done).then(|| receipt::encode(&receipt::empty()));
-                let set = sqlx::query(sql::CHANGE).bind(id.clone()).bind(after.number()).bind(receipt);
+                let set =
+                    sqlx::query(sql::CHANGE).bind(id.clone()).bind(after.number()).bind(receipt).bind(now);
                 self.run(set).await?;
             }
             None | Some(_) => {}

@@ -80,13 +80,19 @@ select request from umavez_payload where id = ?1";
 pub(super) const FIND: &str = "-- umavez: change, find
 select state, key, payload from umavez_event where id = ?1";
 
-/// The fence goes, so that whoever held the claim can no longer settle it.
+/// The fence goes, so that whoever held the claim can no longer settle it. What a person calls done is remembered for a
+/// whole window from then on: it may have been held for longer than that.
 pub(super) const CHANGE: &str = "-- umavez: change, set
-update umavez_event set state = ?2, receipt = ?3, payload = null, fence = 0 where id = ?1";
+update umavez_event
+set state = ?2, receipt = ?3, payload = null, fence = 0,
+    expires = case when ?2 = 1 then max(expires, ?4 + expires - first_claimed) else expires end
+where id = ?1";
 
-/// The payload stays, and what lapses is held again.
+/// The payload stays, and what lapses is held again. A window begins anew here too.
 pub(super) const REPLAY: &str = "-- umavez: change, replay
-update umavez_event set state = 0, hold = 1, fence = ?3, attempts = attempts + 1, lease_until = ?2 + ?4
+update umavez_event
+set state = 0, hold = 1, fence = ?3, attempts = attempts + 1, lease_until = ?2 + ?4,
+    expires = max(expires, ?2 + expires - first_claimed)
 where id = ?1";
 
 pub(super) const FORGET: &str = "-- umavez: change, forget

@@ -1,12 +1,15 @@
 //! From the operator's URL to a client of fred, configured to fail at once and to reconnect for ever.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fred::clients::Client;
+use fred::interfaces::ClusterInterface;
 use fred::socket2::TcpKeepalive;
+use fred::types::cluster::ClusterRouting;
 use fred::types::config::{
-    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig, TlsConfig,
+    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
+    TlsConfig,
 };
 use hyper_rustls::ConfigBuilderExt;
 use rustls::pki_types::CertificateDer;
@@ -15,12 +18,15 @@ use rustls::pki_types::pem::PemObject;
 use super::super::HotOpenError;
 use crate::config::RedisConfig;
 
-/// How long connecting, and each step of it, may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long each step of connecting may take. Short: of a cluster, or of several sentinels, one is asked after the
+/// other, and some may be dead.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two tries to connect, milliseconds.
 const RECONNECT_DELAY_MS: u32 = 250;
 /// Commands that wait to be written; past it a call is refused. A stall meets the breaker long before.
 const WAITING_COMMANDS_MAX: usize = 65_536;
+/// How many names are tried to find one in a given slot of a cluster.
+const TAGS_MAX: u32 = 1 << 18;
 /// Messages of the subscriber that wait to be looked at.
 const WAITING_MESSAGES_MAX: usize = 1024;
 /// Kept idle so long, a connection is asked whether it still lives.
@@ -29,6 +35,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Where Redis is, and how to speak to it. Its URL holds the password: it is not printed.
 pub(super) struct Target {
     config: Config,
+    /// The masters of a cluster as they were last heard of: the one that the URL names may be dead.
+    heard: Mutex<Vec<Server>>,
 }
 
 impl std::fmt::Debug for Target {
@@ -68,7 +76,7 @@ impl Target {
         if tls {
             fred.tls = Some(tls_config(ca.as_deref())?);
         }
-        Ok(Self { config: fred })
+        Ok(Self { config: fred, heard: Mutex::default() })
     }
 
     /// A client, not yet connected.
@@ -92,7 +100,43 @@ impl Target {
             ..PerformanceConfig::default()
         };
         let policy = ReconnectPolicy::new_constant(0, RECONNECT_DELAY_MS);
-        Client::new(self.config.clone(), Some(performance), Some(connection), Some(policy))
+        let mut config = self.config.clone();
+        if let ServerConfig::Clustered { hosts, .. } = &mut config.server {
+            let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let named = hosts.clone();
+            hosts.extend(heard.iter().filter(|server| !named.contains(server)).cloned());
+        }
+        Client::new(config, Some(performance), Some(connection), Some(policy))
+    }
+
+    /// Keeps the addresses of a cluster's masters as this client knows them.
+    pub(super) fn remember(&self, client: &Client) {
+        let Some(cluster) = client.cached_cluster_state() else { return };
+        let masters = cluster.unique_primary_nodes();
+        if !masters.is_empty() {
+            *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = masters;
+        }
+    }
+
+    /// Where a key lies among a cluster's nodes; without a cluster all lie together.
+    pub(super) fn slot(&self, name: &[u8]) -> u16 {
+        if self.is_cluster() { ClusterRouting::hash_key(name) } else { 0 }
+    }
+
+    /// A name of ours in this slot.
+    pub(super) fn name_in(&self, slot: u16, name: &str) -> String {
+        let tagged = |tag: u32| format!("{name}{{{tag}}}");
+        if !self.is_cluster() {
+            return name.to_owned();
+        }
+        // Tags fall on slots at random, so that one is found long before the last.
+        let mut tags = 0..TAGS_MAX;
+        let found = tags.find(|tag| ClusterRouting::hash_key(tag.to_string().as_bytes()) == slot);
+        tagged(found.unwrap_or(0))
+    }
+
+    fn is_cluster(&self) -> bool {
+        matches!(self.config.server, ServerConfig::Clustered { .. })
     }
 
     /// How a request's commands go out.

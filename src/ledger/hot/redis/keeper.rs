@@ -18,7 +18,7 @@ use crate::ledger::claim::Digest;
 /// How long a new handle waits for its connection before it starts out resting.
 pub(super) const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// How long connecting may take, discovery of a cluster or of a sentinel's master included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a probe may take: longer than a request's patience, well below the five seconds within which
 /// service must be back.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -41,9 +41,11 @@ pub(super) async fn keep(node: Arc<Node>, slot: Arc<Slot>, breaker: Arc<Breaker>
 async fn probe_while_open(node: &Node, slot: &Slot, breaker: &Breaker, link: &mut Option<Link>) {
     loop {
         breaker.wait_until(true).await;
+        // Of a cluster the others may answer well.
+        let name = node.target.name_in(breaker.suspect(), &format!("{}:#probe", node.prefix));
         let mut delay = DELAY_MIN;
         while breaker.is_open() {
-            match probe(node, slot, link).await {
+            match probe(node, slot, link, &name).await {
                 Ok(()) => {
                     breaker.close();
                     tracing::info!("redis answers");
@@ -90,20 +92,23 @@ async fn connect(node: &Node) -> Result<Link, Cause> {
     tokio::time::timeout(CONNECT_TIMEOUT, connected)
         .await
         .unwrap_or_else(|_| Err(Cause::new(ErrorKind::Timeout, "connecting took too long")))?;
+    node.target.remember(&link.client);
     Ok(link)
 }
 
 /// Writes, as a claim does: a server that is loading, full, read-only or locked says so.
-async fn probe(node: &Node, slot: &Slot, link: &mut Option<Link>) -> Result<(), Cause> {
+async fn probe(node: &Node, slot: &Slot, link: &mut Option<Link>, name: &str) -> Result<(), Cause> {
     if link.as_ref().is_none_or(|link| link.routing.is_finished() || link.silent >= SILENT_MAX) {
-        *link = None;
+        if let Some(old) = link.take() {
+            node.target.remember(&old.client);
+            node.renewed.notify_waiters();
+        }
         let fresh = connect(node).await?;
         slot.put(fresh.client.with_options(&node.target.options(node.timeout)));
         *link = Some(fresh);
     }
     let Some(link) = link else { return Ok(()) };
     let connected = link.client.is_connected();
-    let name = format!("{}:#probe", node.prefix);
     let expiry = Some(Expiration::PX(1000));
     let client = link.client.with_options(&node.target.options(PROBE_TIMEOUT));
     match client.set::<Reply, _, _>(name, "probe", expiry, Some(SetOptions::NX), true).await {
@@ -151,6 +156,7 @@ async fn hear(node: &Node, settled: &mpsc::Sender<Digest>) -> Result<(), Cause> 
     loop {
         tokio::select! {
             _ = &mut link.routing => return Ok(()),
+            () = node.renewed.notified() => return Ok(()),
             message = messages.recv() => match message {
                 Ok(message) => pass_on(node, settled, &message),
                 Err(RecvError::Lagged(_)) => count(&node.counters.pushes_dropped),

@@ -15,7 +15,7 @@ use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, KeysInterface, LuaInterface, PubsubInterface};
 use fred::types::{Expiration, SetOptions, Value as Reply};
 use futures_util::future::join_all;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -23,7 +23,7 @@ use self::connect::Target;
 use self::script::Script;
 use super::breaker::{Breaker, BreakerState, Counters, HotCounts, count};
 use super::value::{self, Value};
-use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Watched};
+use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Watched};
 use crate::config::RedisConfig;
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
@@ -74,6 +74,8 @@ struct Node {
     /// Set once the server refused `SET … NX GET` (before 7.0): scripts do the same from then on.
     scripted: AtomicBool,
     counters: Arc<Counters>,
+    /// Rung when a handle gave up a connection that had gone silent: others may be as deaf, and not know it.
+    renewed: Notify,
     tracker: TaskTracker,
     closing: CancellationToken,
 }
@@ -92,6 +94,7 @@ impl Redis {
             timeout: config.timeout,
             scripted: AtomicBool::new(false),
             counters: Arc::default(),
+            renewed: Notify::new(),
             tracker: tracker.clone(),
             closing: closing.clone(),
         });
@@ -130,16 +133,37 @@ impl Redis {
         let name = value::name(&self.node.prefix, &ask.key);
         let mark = value::mark(ask.fence);
         let reply = self.set(client, name, mark, ask.mark_ttl, Some(SetOptions::NX)).await?;
+        self.seen(reply, ask.fence)
+    }
+
+    fn seen(&self, reply: Reply, asked: Fence) -> Result<HotSeen, HotError> {
         let Some(bytes) = self.bytes(reply)? else { return Ok(HotSeen::Claimed) };
         Ok(match Value::parse(&bytes) {
             Value::Done(done) => HotSeen::Done(done),
-            Value::Mark { fence, .. } if fence == ask.fence => HotSeen::Claimed,
-            Value::Mark { .. } => HotSeen::Processing,
+            Value::Mark { fence, .. } if fence == asked => HotSeen::Claimed,
+            Value::Mark { exposed: true, .. } => HotSeen::Exposed,
+            Value::Mark { .. } | Value::Forgotten => HotSeen::Processing,
             Value::Unreadable => {
                 count(&self.node.counters.unreadable);
                 HotSeen::Processing
             }
         })
+    }
+
+    /// One of the scripts that set a mark, for each of these.
+    pub(super) async fn mark(&self, how: Marking, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
+        let client = &self.client()?;
+        let script = match how {
+            Marking::Expose => &script::EXPOSE,
+            Marking::Take => &script::TAKE,
+        };
+        let one = async |ask: &HotAsk| {
+            let name = value::name(&self.node.prefix, &ask.key);
+            let arguments =
+                [ask.fence.0.to_string(), millis(ask.mark_ttl).to_string()].map(Bytes::from).into();
+            self.seen(self.run(client, script, name, arguments).await?, ask.fence)
+        };
+        join_all(asks.iter().map(one)).await.into_iter().collect()
     }
 
     pub(super) async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
@@ -152,11 +176,15 @@ impl Redis {
 
     async fn done_one(&self, client: &WithOptions<Client>, end: &HotDone) -> Result<(), HotError> {
         let name = value::name(&self.node.prefix, &end.key);
-        let reply = self.set(client, name, value::done(&end.done), end.ttl, None).await?;
-        if self.bytes(reply)?.is_some_and(|old| value::is_watched(&old)) {
+        let reply = self.set(client, name.clone(), value::done(&end.done), end.ttl, None).await?;
+        let old = self.bytes(reply)?.unwrap_or_default();
+        if value::is_forgotten(&old) {
+            return self.delete(client, name).await;
+        }
+        if value::is_watched(&old) {
             let digest = end.key.digest().to_string();
             let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
-            self.settle_answer(told.await)?;
+            self.settle_answer(self.node.channel.as_bytes(), told.await)?;
         }
         Ok(())
     }
@@ -180,21 +208,31 @@ impl Redis {
         let client = &self.client()?;
         let reply = self.run(client, &script::WATCH, value::name(&self.node.prefix, key), Vec::new()).await?;
         Ok(match self.bytes(reply)?.map(|bytes| Value::parse(&bytes)) {
-            Some(Value::Mark { .. }) => Watched::Watching,
+            Some(Value::Mark { exposed: false, .. }) => Watched::Watching,
+            Some(Value::Mark { exposed: true, .. }) => Watched::WatchingExposed,
             Some(Value::Done(done)) => Watched::Done(done),
-            Some(Value::Unreadable) | None => Watched::Absent,
+            Some(Value::Unreadable | Value::Forgotten) | None => Watched::Absent,
         })
     }
 
+    /// Leaves a word that outlasts whatever is on its way: an end that lands later takes itself back.
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         let client = &self.client()?;
         let name = value::name(&self.node.prefix, key);
-        self.settle_answer(Box::pin(client.del::<(), _>(name)).await)
+        let expiry = Some(Expiration::PX(millis(value::FORGOTTEN_TTL)));
+        let answer = client.set::<(), _, _>(name.clone(), value::forgotten(), expiry, None, false);
+        let answer = Box::pin(answer).await;
+        self.settle_answer(&name, answer)
+    }
+
+    async fn delete(&self, client: &WithOptions<Client>, name: Bytes) -> Result<(), HotError> {
+        let answer = Box::pin(client.del::<(), _>(name.clone())).await;
+        self.settle_answer(&name, answer)
     }
 
     pub(super) async fn ping(&self) -> Result<(), HotError> {
         let client = &self.client()?;
-        self.settle_answer(Box::pin(client.ping::<()>(None)).await)
+        self.settle_answer(&[], Box::pin(client.ping::<()>(None)).await)
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
@@ -225,7 +263,7 @@ impl Redis {
             let answer = Box::pin(client.set(name.clone(), bytes.clone(), expiry, only.clone(), true));
             match answer.await {
                 Err(cause) if is_syntax_error(&cause) => self.node.fall_back_to_scripts(),
-                answer => return self.settle_answer(answer),
+                answer => return self.settle_answer(&name, answer),
             }
         }
         let script = if only.is_some() { &script::CLAIM } else { &script::DONE };
@@ -243,11 +281,11 @@ impl Redis {
         let answer = Box::pin(client.evalsha(script.hash(), vec![name.clone()], arguments.clone()));
         let answer = match answer.await {
             Err(cause) if cause.details().starts_with("NOSCRIPT") => {
-                Box::pin(client.eval(script.text(), vec![name], arguments)).await
+                Box::pin(client.eval(script.text(), vec![name.clone()], arguments)).await
             }
             answer => answer,
         };
-        self.settle_answer(answer)
+        self.settle_answer(&name, answer)
     }
 
     /// A string's bytes. Another type is none that we wrote; Redis says WRONGTYPE before it comes to that.
@@ -263,7 +301,7 @@ impl Redis {
             return Ok(Some(text.into_inner()));
         }
         let what = format!("an answer of kind {kind:?}");
-        self.settle_answer(Err(Cause::new(ErrorKind::Protocol, what)))
+        self.settle_answer(&[], Err(Cause::new(ErrorKind::Protocol, what)))
     }
 
     /// The client, unless the breaker is open.
@@ -283,31 +321,31 @@ impl Redis {
     ) -> Result<T, HotError> {
         let Ok(answer) = tokio::time::timeout(CALL_TIMEOUTS * self.node.timeout, call).await else {
             count(&self.node.counters.slow);
-            self.breaker.failed(true);
+            self.breaker.failed(self.breaker.suspect(), true);
             return Err(HotError::Slow(self.node.timeout));
         };
         answer
     }
 
-    /// Tells the breaker what came of a call.
-    fn settle_answer<T>(&self, answer: Result<T, Cause>) -> Result<T, HotError> {
+    /// Tells the breaker what came of a call on this key.
+    fn settle_answer<T>(&self, name: &[u8], answer: Result<T, Cause>) -> Result<T, HotError> {
         let cause = match answer {
             Ok(value) => {
-                self.breaker.answered();
+                self.breaker.answered(|| self.node.target.slot(name));
                 return Ok(value);
             }
             Err(cause) => cause,
         };
         if *cause.kind() == ErrorKind::Timeout {
             count(&self.node.counters.slow);
-            self.breaker.failed(false);
+            self.breaker.failed(self.node.target.slot(name), false);
             return Err(HotError::Slow(self.node.timeout));
         }
         count(&self.node.counters.refused);
         // One key of a wrong type says nothing of the server. What says that no write will pass (LOADING,
         // READONLY after a failover, OOM, MISCONF, NOAUTH, …) rests like a silence does.
         if !cause.details().starts_with("WRONGTYPE") {
-            self.breaker.failed(is_lost(&cause));
+            self.breaker.failed(self.node.target.slot(name), is_lost(&cause));
         }
         Err(HotError::Refused(Box::new(cause)))
     }

@@ -1,5 +1,6 @@
 //! The scripts: what takes more than one command to be atomic. Each touches one key, so that it runs on any
-//! cluster node. `processing w` marks that a copy on another node waits; see `hot/value.rs`.
+//! cluster node. The byte after `processing ` says whether a copy on another node waits (`w`, `y`), and whether the
+//! durable store knows nothing of the claim (`x`, `y`); see `hot/value.rs`.
 
 use std::sync::LazyLock;
 
@@ -43,13 +44,48 @@ const RELEASE_TEXT: &str = "-- release
 local old = redis.call('GET', KEYS[1])
 if not old or string.sub(old, 1, 11) ~= 'processing ' or string.sub(old, 14) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
-if string.sub(old, 12, 12) == 'w' then redis.call('PUBLISH', ARGV[2], ARGV[3]) end
+local how = string.sub(old, 12, 12)
+if how == 'w' or how == 'y' then redis.call('PUBLISH', ARGV[2], ARGV[3]) end
 return 1";
+
+/// Makes a mark of this fence the only claim there is, the durable store being away. Returns what is there instead.
+pub(super) static EXPOSE: Script =
+    Script { text: EXPOSE_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(EXPOSE_TEXT)) };
+const EXPOSE_TEXT: &str = "-- expose
+local old = redis.call('GET', KEYS[1])
+local how = 'x'
+if old then
+  if string.sub(old, 1, 11) ~= 'processing ' or string.sub(old, 14) ~= ARGV[1] then return old end
+  local was = string.sub(old, 12, 12)
+  if was == 'w' or was == 'y' then how = 'y' end
+end
+redis.call('SET', KEYS[1], 'processing ' .. how .. ' ' .. ARGV[1], 'PX', ARGV[2])
+return false";
+
+/// Puts the mark of a claim that the durable store has decided in place of another's. Returns what must not give way: a
+/// claim that only the hot store knows, or how it ended.
+pub(super) static TAKE: Script =
+    Script { text: TAKE_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(TAKE_TEXT)) };
+const TAKE_TEXT: &str = "-- take
+local old = redis.call('GET', KEYS[1])
+local how = '-'
+if old then
+  if string.sub(old, 1, 5) == 'done ' then return old end
+  if string.sub(old, 1, 11) ~= 'processing ' then return false end
+  local was = string.sub(old, 12, 12)
+  if was == 'x' or was == 'y' then return old end
+  how = was
+end
+redis.call('SET', KEYS[1], 'processing ' .. how .. ' ' .. ARGV[1], 'PX', ARGV[2])
+return false";
 
 /// Sets a mark's watched byte, which keeps its time to live, and returns the value as it was.
 pub(super) static WATCH: Script =
     Script { text: WATCH_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(WATCH_TEXT)) };
 const WATCH_TEXT: &str = "-- watch
 local old = redis.call('GET', KEYS[1])
-if old and string.sub(old, 1, 11) == 'processing ' then redis.call('SETRANGE', KEYS[1], 11, 'w') end
+if old and string.sub(old, 1, 11) == 'processing ' then
+  local how = string.sub(old, 12, 12)
+  redis.call('SETRANGE', KEYS[1], 11, (how == 'x' or how == 'y') and 'y' or 'w')
+end
 return old";

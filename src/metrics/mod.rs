@@ -1,12 +1,16 @@
 //! Every metric: its name is written once, here, and its labels come from routes, providers and enums, never from a
 //! request. Rooms hold handles made here, so that counting costs an atomic add and no look-up.
 
+mod certificates;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+pub use certificates::{Certificates, Handshake, Handshakes};
 
 use crate::ledger::durable::DurableError;
 use crate::ledger::hot::HotError;
@@ -24,6 +28,7 @@ const BYPASSED: &str = "umavez_bypassed_total";
 const CAPTURES: &str = "umavez_captures_total";
 const LEASE_LOST: &str = "umavez_lease_lost_total";
 const UNSETTLED: &str = "umavez_unsettled";
+const SETTLEMENTS_DROPPED: &str = "umavez_settlements_dropped_total";
 const IN_FLIGHT: &str = "umavez_in_flight";
 const HELD: &str = "umavez_held";
 const STORE_ERRORS: &str = "umavez_store_errors_total";
@@ -36,6 +41,9 @@ const UPSTREAM_DURATION: &str = "umavez_upstream_duration_seconds";
 const STORE_DURATION: &str = "umavez_store_duration_seconds";
 const PASSED: &str = "umavez_passed_total";
 const BUILD_INFO: &str = "umavez_build_info";
+const CERTIFICATE_NOT_AFTER: &str = "umavez_certificate_not_after_timestamp_seconds";
+const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
+const TLS_HANDSHAKES: &str = "umavez_tls_handshakes_total";
 
 /// Upper bounds of every latency histogram, in seconds.
 const BUCKETS: [f64; 16] =
@@ -67,6 +75,10 @@ fn describe() {
     describe_counter!(CAPTURES, "Deliveries to be written to files, by what became of them.");
     describe_counter!(LEASE_LOST, "Settlements that came after their lease had lapsed.");
     describe_gauge!(UNSETTLED, "Settlements that the durable store has not recorded yet.");
+    describe_counter!(
+        SETTLEMENTS_DROPPED,
+        "What too many waiting settlements left no room for: its lease lapses."
+    );
     describe_gauge!(IN_FLIGHT, "Events that this node is busy with.");
     describe_gauge!(HELD, "Events parked for a person.");
     describe_counter!(STORE_ERRORS, "Store calls that gave no answer.");
@@ -79,6 +91,16 @@ fn describe() {
     describe_histogram!(STORE_DURATION, Unit::Seconds, "Calls to the stores.");
     describe_counter!(PASSED, "Requests passed through without dedup, by what the app answered.");
     describe_gauge!(BUILD_INFO, "Always 1; the labels tell the build.");
+    describe_gauge!(
+        CERTIFICATE_NOT_AFTER,
+        Unit::Seconds,
+        "When the certificate in use expires, since the epoch."
+    );
+    describe_gauge!(
+        CERTIFICATE_CURRENT,
+        "0 while what is on disk is of no use and what was before it is in use."
+    );
+    describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
 }
 
 /// What a request of a dedup route was answered with.
@@ -258,6 +280,7 @@ pub struct Stores {
     hot: Histogram,
     durable: Histogram,
     unsettled: Gauge,
+    dropped: Counter,
     in_flight: Gauge,
     held: Gauge,
     breaker_open: Gauge,
@@ -273,6 +296,7 @@ impl Stores {
             hot: histogram!(STORE_DURATION, "store" => "hot"),
             durable: histogram!(STORE_DURATION, "store" => "durable"),
             unsettled: gauge!(UNSETTLED),
+            dropped: counter!(SETTLEMENTS_DROPPED),
             in_flight: gauge!(IN_FLIGHT),
             held: gauge!(HELD),
             breaker_open: gauge!(BREAKER_OPEN),
@@ -298,6 +322,16 @@ impl Stores {
     pub fn durable_failed(&self, error: &DurableError) {
         self.durable_errors.increment(1);
         tracing::debug!(error = error as &dyn std::error::Error, "the durable store gave no answer");
+    }
+
+    /// A settlement for which no room was left in the background.
+    pub fn dropped(&self) {
+        self.dropped.increment(1);
+    }
+
+    /// A settlement of this route that found its claim gone when it was tried again in the background.
+    pub fn lease_lost_late(&self, route: &Arc<str>) {
+        counter!(LEASE_LOST, "route" => route.to_string()).increment(1);
     }
 
     /// What is read when Prometheus asks.

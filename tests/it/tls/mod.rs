@@ -1,0 +1,12 @@
+//! TLS on real sockets: what senders are shown, what they may show, what is replaced while they send, and apps behind
+//! `https://`. Every certificate is made by the story.
+
+mod app;
+pub(crate) mod caller;
+mod clients;
+pub(crate) mod pki;
+mod renewal;
+mod serving;
+mod settings;
+mod slow;
+mod upstream;
