@@ -1,6 +1,7 @@
 //! `umavez keys`: the event keys of one recorded delivery, without a gateway.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use umavez::providers::{Delivery, ItemRules, Provider};
 use super::{Failure, load, print};
 
 /// Longest recorded file that is read, bytes.
-const FILE_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub(super) const FILE_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,13 +53,28 @@ pub(super) struct Keys {
 }
 
 /// Whose rules to read the delivery by.
-struct Rules {
-    items: ItemRules,
-    scope: Scope,
+pub(super) struct Rules {
+    pub(super) items: ItemRules,
+    pub(super) scope: Scope,
+    pub(super) provider: Option<Arc<Provider>>,
     /// Where the default request goes.
     url: String,
     /// For the route's path parameters.
     routes: Option<(RouteTable, usize)>,
+}
+
+impl Rules {
+    /// The values of the route's path; `None` where the request is not the route's.
+    pub(super) fn path_params(&self, method: &Method, url: &Uri) -> Option<Vec<(String, String)>> {
+        let Some((table, index)) = &self.routes else { return Some(Vec::new()) };
+        let found = table.find(method, url.host(), url.path()).filter(|found| found.index == *index);
+        found.map(|found| found.path_params)
+    }
+
+    /// How a delivery of these rules was sent, where nobody says.
+    pub(super) fn default_request(&self) -> String {
+        format!("POST {}", self.url)
+    }
 }
 
 #[derive(Serialize)]
@@ -77,15 +93,10 @@ impl Keys {
         let (method, url) = self.request(&rules)?;
         let headers = parse_headers(&self.headers, &read(&self.headers)?)?;
         let body = Bytes::from(read(&self.body)?);
-        let path_params = match &rules.routes {
-            Some((table, index)) => {
-                let found = table.find(&method, url.host(), url.path()).filter(|found| found.index == *index);
-                let name = self.route.as_deref().unwrap_or_default();
-                let what = format!("--request: {method} {url} is not the route {name:?}'s; write its path");
-                found.ok_or(Failure::Usage(what))?.path_params
-            }
-            None => Vec::new(),
-        };
+        let path_params = rules.path_params(&method, &url).ok_or_else(|| {
+            let name = self.route.as_deref().unwrap_or_default();
+            Failure::Usage(format!("--request: {method} {url} is not the route {name:?}'s; write its path"))
+        })?;
         let decoded = decoded(&headers, &body, FILE_BYTES_MAX).map_err(|error| {
             Failure::Usage(format!("{}: the body cannot be decoded: {error}", self.body.display()))
         })?;
@@ -115,27 +126,42 @@ impl Keys {
     }
 
     fn rules(&self) -> Result<Rules, Failure> {
-        let config = match &self.config {
-            Some(path) => Some(load(path)?.0),
-            None => None,
-        };
-        match (&self.route, &self.provider, config) {
-            (Some(route), _, Some(config)) => route_rules(&config, route),
-            (_, Some(name), config) => provider_rules(name, config.as_ref()),
-            (_, None, _) => Err(Failure::Usage("keys needs --provider, or --route and --config".to_owned())),
-        }
+        let rules = rules(self.route.as_deref(), self.provider.as_deref(), self.config.as_deref())?;
+        let needed = || Failure::Usage("keys needs --provider, or --route and --config".to_owned());
+        rules.ok_or_else(needed)
     }
 
     fn request(&self, rules: &Rules) -> Result<(Method, Uri), Failure> {
-        let default = format!("POST {}", rules.url);
-        let written = self.request.as_deref().unwrap_or(&default);
-        let parsed = written.split_once(' ').and_then(|(method, url)| {
-            let url: Uri = url.trim().parse().ok().filter(|url: &Uri| url.host().is_some())?;
-            Some((Method::from_bytes(method.as_bytes()).ok()?, url))
-        });
-        let mend = "write such as 'POST https://hooks.example.com/path?query'";
-        parsed.ok_or_else(|| Failure::Usage(format!("--request: {written:?} is no request; {mend}")))
+        let default = rules.default_request();
+        parse_request("--request", self.request.as_deref().unwrap_or(&default))
     }
+}
+
+/// The rules of a route, or of a provider; `None` where neither is named.
+pub(super) fn rules(
+    route: Option<&str>,
+    provider: Option<&str>,
+    config: Option<&Path>,
+) -> Result<Option<Rules>, Failure> {
+    let config = match config {
+        Some(path) => Some(load(path)?.0),
+        None => None,
+    };
+    match (route, provider, config) {
+        (Some(route), _, Some(config)) => route_rules(&config, route).map(Some),
+        (_, Some(name), config) => provider_rules(name, config.as_ref()).map(Some),
+        (_, None, _) => Ok(None),
+    }
+}
+
+/// Reads `METHOD URL`.
+pub(super) fn parse_request(whence: &str, written: &str) -> Result<(Method, Uri), Failure> {
+    let parsed = written.split_once(' ').and_then(|(method, url)| {
+        let url: Uri = url.trim().parse().ok().filter(|url: &Uri| url.host().is_some())?;
+        Some((Method::from_bytes(method.as_bytes()).ok()?, url))
+    });
+    let mend = "write such as 'POST https://hooks.example.com/path?query'";
+    parsed.ok_or_else(|| Failure::Usage(format!("{whence}: {written:?} is no request; {mend}")))
 }
 
 fn route_rules(config: &Config, name: &str) -> Result<Rules, Failure> {
@@ -150,6 +176,7 @@ fn route_rules(config: &Config, name: &str) -> Result<Rules, Failure> {
     Ok(Rules {
         items: route.items.clone(),
         scope: route.scope.clone(),
+        provider: route.provider.clone(),
         url: format!(
             "https://{}{}",
             route.host.as_deref().unwrap_or("hooks.example.com"),
@@ -168,12 +195,13 @@ fn provider_rules(name: &str, config: Option<&Config>) -> Result<Rules, Failure>
     Ok(Rules {
         items: provider.rules.clone(),
         scope: Scope(name.to_owned()),
+        provider: Some(Arc::clone(&provider)),
         url: format!("https://hooks.example.com/hooks/{name}"),
         routes: None,
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let metadata = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
     if usize::try_from(metadata.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
@@ -183,7 +211,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Reads `Name: value` lines; values may hold any byte that a header may.
-fn parse_headers(path: &Path, text: &[u8]) -> Result<HeaderMap, Failure> {
+pub(super) fn parse_headers(path: &Path, text: &[u8]) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -204,7 +232,7 @@ fn parse_headers(path: &Path, text: &[u8]) -> Result<HeaderMap, Failure> {
 }
 
 /// A part for people: bytes that are not UTF-8 as `\xNN`, as in the key's text.
-fn shown(part: &[u8]) -> String {
+pub(super) fn shown(part: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::with_capacity(part.len());
     for chunk in part.utf8_chunks() {

@@ -2,12 +2,14 @@
 //! asked for wrongly (arguments, configuration), 1 for anything else.
 
 mod admin;
+mod capture;
 mod check;
 mod completions;
 mod demo;
 mod events;
 mod health;
 mod init;
+mod keydiff;
 mod keys;
 mod log;
 mod man;
@@ -57,6 +59,10 @@ enum Command {
     Demo(demo::Demo),
     /// Print the event keys of one recorded delivery
     Keys(keys::Keys),
+    /// Take deliveries and write them to files, for finding a key
+    Capture(capture::Capture),
+    /// Compare captured deliveries: what may name an event, and is the key safe?
+    Keydiff(keydiff::Keydiff),
     /// Look up and change events of a running gateway
     Events(events::Events),
     /// Ask a gateway whether it is up; exits with 0 if it is, else with 1
@@ -106,6 +112,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Demo(demo) => demo.run(),
         Command::Keys(keys) => keys.run(),
+        Command::Capture(capture) => capture.run(),
+        Command::Keydiff(keydiff) => keydiff.run(),
         Command::Events(events) => events.run(),
         Command::Health(health) => health.run(),
         Command::Providers(providers) => providers.run(),

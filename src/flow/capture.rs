@@ -268,3 +268,45 @@ fn write_all(mut album: Album, waiting: &Receiver<Snapshot>, bytes: &AtomicUsize
         bytes.fetch_sub(snapshot.raw.len().saturating_add(snapshot.decoded.len()), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use http::Request;
+
+    use super::*;
+    use crate::upstream::headers::Caller;
+
+    /// A recorder whose disk never answers.
+    fn stuck() -> (Recorder, Receiver<Snapshot>) {
+        let (queue, waiting) = sync_channel(WAITING_MAX);
+        let metrics = crate::metrics::Route::new(&"stuck".into(), "none").captures;
+        (Recorder { queue, waiting_bytes: Arc::default(), metrics }, waiting)
+    }
+
+    fn arrived(bytes: usize) -> Arrived {
+        let body = Bytes::from(vec![b'x'; bytes]);
+        let caller = Caller { address: IpAddr::from([127, 0, 0, 1]), secure: false, trusted: false };
+        let request = Request::new(body.clone());
+        Arrived { request, decoded: body, url: "/".to_owned(), path_params: Vec::new(), caller }
+    }
+
+    #[test]
+    fn no_request_waits_for_a_disk_that_hangs() {
+        let (recorder, waiting) = stuck();
+        let small = arrived(10);
+        for _ in 0..WAITING_MAX * 2 {
+            recorder.offer(&small);
+        }
+        assert_eq!(waiting.try_iter().count(), WAITING_MAX);
+        assert_eq!(recorder.waiting_bytes.load(Ordering::Relaxed), WAITING_MAX * 20);
+
+        let (recorder, waiting) = stuck();
+        let large = arrived(WAITING_BYTES_MAX / 5);
+        for _ in 0..10 {
+            recorder.offer(&large);
+        }
+        assert_eq!(waiting.try_iter().count(), 2, "each counts with its decoded body");
+    }
+}

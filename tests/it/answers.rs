@@ -169,3 +169,36 @@ async fn the_app_is_told_what_it_gets() {
     gateway.send(&order("own").header("Idempotency-Key", "mine")).await;
     assert_eq!(upstream.last().headers_named("idempotency-key"), ["mine"]);
 }
+
+#[tokio::test]
+async fn a_provider_that_takes_only_200_for_success_is_told_of_a_copy_in_these_words() {
+    // The app answers 201 or 204, which some providers take for a failure: their copies were answered the same, came
+    // without end, and paused the provider's queue.
+    let upstream = Upstream::deciding(|request, _| match request.text().contains("evt_204") {
+        true => Reply::new(204, ""),
+        false => Reply::with_headers(201, &[("Content-Type", "application/json")], b"{\"made\":1}"),
+    })
+    .await;
+    let routes = ["asaas", "discord", "stripe"]
+        .map(|name| format!("[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nprovider = \"{name}\"\n"));
+    let gateway = Gateway::in_front_of(&upstream).route(&routes.concat()).start().await;
+    let discord = r#"{"application_id":"1","event":{"type":"E","timestamp":"t","data":{"id":"9"}}}"#;
+    for (target, body, first, copy, text) in [
+        ("/asaas", r#"{"id":"evt_201"}"#, 201, 200, "{\"made\":1}"),
+        ("/asaas", r#"{"id":"evt_204"}"#, 204, 200, ""),
+        ("/discord", discord, 201, 204, ""),
+        ("/stripe", r#"{"id":"evt_201"}"#, 201, 201, "{\"made\":1}"),
+    ] {
+        let delivery = Delivery::json(target, body);
+        let answer = gateway.send(&delivery).await;
+        assert_eq!(
+            (answer.status, answer.verdict().as_str()),
+            (first, "first"),
+            "{target}: the app's, unchanged"
+        );
+        let answer = gateway.send(&delivery).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (copy, "duplicate"), "{target}");
+        assert_eq!((answer.text().as_str(), answer.is_replayed()), (text, true), "{target}");
+    }
+    assert_eq!(upstream.received(), 4);
+}

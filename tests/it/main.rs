@@ -8,6 +8,7 @@
 mod ambiguity;
 mod answers;
 mod batches;
+mod capture;
 mod cli;
 mod config;
 mod crash;
@@ -22,6 +23,7 @@ mod handover;
 mod handshakes;
 mod hot;
 mod init;
+mod keydiff;
 mod keys;
 mod model;
 mod nodes;
