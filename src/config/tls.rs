@@ -96,13 +96,10 @@ fn pair(field: &Field<'_>) -> Option<(Pair, Certificate)> {
 
 fn ca(field: &Field<'_>) -> Option<PathBuf> {
     let path = path(field)?;
-    match roots(&path) {
-        Ok(_) => Some(path),
-        Err(trouble) => {
-            report(field, &trouble);
-            None
-        }
+    if let Err(trouble) = roots(&path) {
+        report(field, &trouble);
     }
+    Some(path)
 }
 
 /// A path as it is opened: relative to the configuration's folder.

@@ -9,6 +9,8 @@ use umavez::config::{
 };
 use umavez::ledger::OnUnknown;
 
+use crate::tls::pki;
+
 const CONTRACT: &str = r#"
 [listen]
 public = "0.0.0.0:8080"          # providers come here
@@ -439,7 +441,11 @@ fn what_the_reference_leaves_out_is_right_too() {
     let reference = reference();
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("providers")).unwrap();
-    certificates(&directory.path().join("tls"));
+    let tls = directory.path().join("tls");
+    std::fs::create_dir(&tls).unwrap();
+    for name in ["hooks.example.com", "admin", "gateway", "clients", "operators", "apps"] {
+        pki::pair(&tls, name);
+    }
     let setting = |line: &str| {
         // The route's provider signs with a secret: it has no use for the public key and the id of others. And a token is of use
         // only where the gateway answers handshakes.
@@ -457,15 +463,5 @@ fn what_the_reference_leaves_out_is_right_too() {
     let env: Environment = names.map(|name| (name.to_owned(), "0123456789abcdef".to_owned())).into();
     if let Err(errors) = Config::parse(&directory.path().join("reference.toml"), &lines.join("\n"), &env) {
         panic!("{errors}");
-    }
-}
-
-/// Every file that the reference names under `tls/`.
-fn certificates(folder: &Path) {
-    std::fs::create_dir(folder).unwrap();
-    let made = rcgen::generate_simple_self_signed(["hooks.example.com".to_owned()]).unwrap();
-    for name in ["hooks.example.com", "admin", "gateway", "clients", "operators", "apps"] {
-        std::fs::write(folder.join(format!("{name}.pem")), made.cert.pem()).unwrap();
-        std::fs::write(folder.join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
     }
 }

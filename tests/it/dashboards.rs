@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::support::{Delivery, Gateway, ORDERS, Reply, Upstream, eventually, nobody, order, send, try_send};
+use crate::tls::pki;
 
 const TOKEN: &str = "a-token-for-this-story";
 const ROUTES: &str = r#"
@@ -80,10 +81,7 @@ async fn every_query_of_the_dashboard_and_of_the_alerts_answers() {
     })
     .await;
     let shown = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["gateway".to_owned()]).unwrap();
-    let (chain, key) = (shown.path().join("gateway.pem"), shown.path().join("gateway.key"));
-    std::fs::write(&chain, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (chain, key) = pki::pair(shown.path(), "gateway");
     let client = format!("{{ chain = \"{}\", key = \"{}\" }}", chain.display(), key.display());
     let gateway = Gateway::without_upstream()
         .table(&format!("[upstream]\nurl = \"{}\"\nclient_certificate = {client}", upstream.url()))

@@ -9,6 +9,7 @@ use umavez::config::{Config, Environment};
 use crate::cli::{secret_for, stdout, umavez};
 use crate::support::postgres::Postgres;
 use crate::support::{Gateway, Upstream, durable_toml, eventually, order};
+use crate::tls::pki;
 
 /// A fenced block: its document and line, what it is of, and its text.
 #[derive(Debug)]
@@ -84,6 +85,16 @@ pub(crate) fn file_of(text: &str, folder: &Path) -> String {
             std::fs::write(&beside, content.map_or(secret_for(path), String::as_str)).unwrap();
             text.push_str(&format!("{opening}{}\"{rest}", beside.display()));
         }
+    }
+    // Every certificate is the same one.
+    let (chain, key) = pki::pair(folder, "made");
+    for (field, file) in [("chain = \"", &chain), ("client_ca = \"", &chain), (" key = \"", &key)] {
+        text = text.split(field).enumerate().fold(String::new(), |text, (n, piece)| {
+            match piece.split_once('"').filter(|_| n > 0) {
+                Some((_, rest)) => format!("{text}{field}{}\"{rest}", file.display()),
+                None => text + piece,
+            }
+        });
     }
     text
 }

@@ -9,6 +9,7 @@ mod json;
 mod jwt;
 mod keys;
 mod place;
+mod stamp;
 mod template;
 mod verifier;
 
@@ -118,6 +119,9 @@ enum StampUnit {
     /// Told by the number of digits.
     #[serde(rename = "either")]
     Either,
+    /// A date and a time of day, UTC.
+    #[serde(rename = "iso")]
+    Iso,
 }
 
 /// What a stamp from the future means.

@@ -10,7 +10,7 @@ use super::format::{BASE64, Written};
 use super::keys::{Key, same};
 use super::place::{BadSignature, Place, Source};
 use super::template::{Scene, Template};
-use super::{Ahead, Method, Resign, Scheme, Stamp, StampUnit, json, jwt};
+use super::{Method, Resign, Scheme, json, jwt};
 use crate::providers::Delivery;
 
 /// A provider's signature with one route's keys.
@@ -325,54 +325,6 @@ impl Prepared {
         }
         let value = method.format.write(stamp.as_deref(), &signatures);
         Ok(HeaderValue::try_from(value).ok())
-    }
-}
-
-impl Stamp {
-    fn read<'a>(
-        &self,
-        delivery: &Delivery<'a>,
-        written: &Written<'a>,
-    ) -> Result<Option<Cow<'a, str>>, BadSignature> {
-        let Some(source) = &self.source else { return Ok(written.timestamp.map(Cow::Borrowed)) };
-        let value = source
-            .read(delivery, delivery.body, None)?
-            .ok_or_else(|| BadSignature::Missing(source.to_string()))?;
-        String::from_utf8(value.into_owned())
-            .map(|text| Some(Cow::Owned(text)))
-            .map_err(|_| BadSignature::Malformed(source.to_string()))
-    }
-
-    /// Whether the stamp is written as stamps are, and near enough to now.
-    fn fresh(&self, stamp: Option<&str>, now_ms: u64) -> Result<(), BadSignature> {
-        let Some(stamp) = stamp else { return Ok(()) };
-        let (number, in_ms) =
-            self.number(stamp).ok_or_else(|| BadSignature::Malformed("the timestamp".to_owned()))?;
-        let Some(tolerance) = self.tolerance else { return Ok(()) };
-        // Whole seconds are compared with whole seconds, as the providers' own libraries do.
-        let (now, per_second) = if in_ms { (now_ms, 1000) } else { (now_ms / 1000, 1) };
-        let tolerance_s = tolerance.as_secs();
-        let allowed = tolerance_s.saturating_mul(per_second);
-        let (age, ahead) = (now.saturating_sub(number), number.saturating_sub(now));
-        if age > allowed {
-            return Err(BadSignature::TooOld { age_s: age / per_second, tolerance_s });
-        }
-        if ahead > allowed && self.ahead == Ahead::Refused {
-            return Err(BadSignature::FromTheFuture { ahead_s: ahead / per_second, tolerance_s });
-        }
-        Ok(())
-    }
-
-    /// The stamp's number, and whether it counts milliseconds. Only the ten or thirteen digits of our times are one:
-    /// in `{timestamp}{body}` a digit could else move between stamp and body under the same signature.
-    fn number(&self, stamp: &str) -> Option<(u64, bool)> {
-        let in_ms = match (self.unit, stamp.len()) {
-            (StampUnit::Seconds | StampUnit::Either, 10) => false,
-            (StampUnit::Milliseconds | StampUnit::Either, 13) => true,
-            (StampUnit::Seconds | StampUnit::Milliseconds | StampUnit::Either, _) => return None,
-        };
-        let digits = !stamp.starts_with('0') && stamp.bytes().all(|byte| byte.is_ascii_digit());
-        stamp.parse().ok().filter(|_| digits).map(|number| (number, in_ms))
     }
 }
 

@@ -289,6 +289,7 @@ fn sns_signs_fields_by_name_and_the_version_says_how() {
         ("pedido\\\":1", "pedido\\\":2"),
         ("000000000001\",", "000000000002\","),
         ("58.000Z", "59.000Z"),
+        ("-10T11", "-09T13"),
         ("\"Notification\"", "\"SubscriptionConfirmation\""),
         ("\"Message\"", "\"Token\": \"t\",\n\"Message\""),
         ("\"SignatureVersion\": \"2\"", "\"SignatureVersion\": \"1\""),
@@ -298,6 +299,10 @@ fn sns_signs_fields_by_name_and_the_version_says_how() {
     }
     assert_refused(&with("\"SignatureVersion\": \"2\"", "\"SignatureVersion\": \"3\""), &verifier, "missing");
     assert_refused(&with("\"Message\":", "\"Massage\":"), &verifier, "missing");
+    assert_refused(&with("58.000Z", "58Z+00:00"), &verifier, "malformed");
+    // A replay of what is no longer remembered.
+    let a_day_later = verifier.verify(&sent.delivery(), SIGNED_AT_MS + 86_400_000).unwrap_err();
+    assert_eq!(a_day_later.label(), "too_old");
     // Raw delivery carries no signature.
     assert_refused(&Sent::new("{\"pedido\":1}"), &verifier, "missing");
 }

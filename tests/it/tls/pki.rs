@@ -121,3 +121,12 @@ impl Folder {
         format!("{{ chain = \"{}\", key = \"{}\" }}", chain.display(), key.display())
     }
 }
+
+/// `NAME.pem` and `NAME.key` in this folder: a certificate that vouches for itself.
+pub(crate) fn pair(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+    let made = rcgen::generate_simple_self_signed(["hooks.example.com".to_owned()]).unwrap();
+    let (chain, key) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}.key")));
+    std::fs::write(&chain, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    (chain, key)
+}

@@ -1,5 +1,6 @@
 //! Certificates that change while senders send: nobody is refused, and what is broken is not taken.
 
+use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -100,12 +101,23 @@ async fn one_broken_pair_holds_up_no_other() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let app = Upstream::answering(200, "").await;
     let (a, b) = (authority.issue(&["a.example"]), authority.issue(&["b.example"]));
-    let pairs = [folder.pair("a", &a), folder.pair("b", &b)].join(", ");
+    // The second pair lies behind links, as certbot and Kubernetes keep it: renewed, the link leads elsewhere.
+    folder.pair("b-1", &b);
+    for ending in ["pem", "key"] {
+        symlink(format!("b-1.{ending}"), folder.path().join(format!("b.{ending}"))).unwrap();
+    }
+    let linked = folder.pair("a", &a).replace("/a.", "/b.");
+    let pairs = [folder.pair("a", &a), linked].join(", ");
     let gateway =
         Gateway::in_front_of(&app).table(&format!("[public_tls]\ncertificates = [{pairs}]")).start().await;
     std::fs::remove_file(folder.path().join("a.key")).unwrap();
     let renewed = authority.issue(&["b.example", "more.example"]);
-    folder.pair("b", &renewed);
+    folder.pair("b-2", &renewed);
+    for ending in ["pem", "key"] {
+        let new = folder.path().join(format!("new.{ending}"));
+        symlink(format!("b-2.{ending}"), &new).unwrap();
+        std::fs::rename(&new, folder.path().join(format!("b.{ending}"))).unwrap();
+    }
     until_shown(&gateway, "b.example", &renewed).await;
     assert!(
         Caller::blind("more.example").shown(gateway.address()).await == renewed.der(),
