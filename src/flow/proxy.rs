@@ -309,7 +309,8 @@ impl Run<'_> {
         self.count(Said::Held, plan.held);
         self.count(Said::Unavailable, plan.unavailable_items);
         for copy in &plan.duplicates {
-            let at = keyed.places.iter().position(|place| *place == copy.item);
+            // Looked for only where it is needed: a batch may be long.
+            let at = copy.conflict.and_then(|_| keyed.places.iter().position(|place| *place == copy.item));
             self.count_duplicate(copy, at.and_then(|at| keyed.asks.get(at)));
         }
     }
