@@ -130,7 +130,8 @@ impl Capture {
         }));
         let slots = Slots::new(CONNECTIONS_MAX);
         let (shutdown, tls) = (stop.clone(), Arc::clone(&tls.public));
-        let listening = Listening { limits, slots, shutdown, tracker: tracker.clone(), tls };
+        let idle_linger = Duration::ZERO;
+        let listening = Listening { limits, slots, tls, shutdown, idle_linger, tracker: tracker.clone() };
         let mut terminate = signal(SignalKind::terminate()).context("signals")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
         print(&format!("listening on {address}, writing to {}\n", self.dir.display()))?;
@@ -167,11 +168,9 @@ impl Handler for Door {
             Caller { address: peer.address.ip().to_canonical(), secure: peer.secure, trusted: false };
         let (parts, incoming) = request.into_parts();
         let raw = match body::read(incoming, BODY_BYTES_MAX, self.0.limits.body_timeout).await {
-            Ok(raw) => raw,
-            Err(error) => {
-                eprintln!("umavez: not captured: {error}");
-                return status(refusal(&error));
-            }
+            Ok(body::Came::Whole(raw)) => raw,
+            Ok(body::Came::Longer(..)) => return refuse(&body::BodyError::TooLarge(BODY_BYTES_MAX)),
+            Err(error) => return refuse(&error),
         };
         let request = Request::from_parts(parts, raw);
         self.keep(&request, &caller).await;
@@ -235,12 +234,13 @@ async fn forward(
     }
 }
 
-fn refusal(error: &body::BodyError) -> StatusCode {
-    match error {
+fn refuse(error: &body::BodyError) -> Response<Body> {
+    eprintln!("umavez: not captured: {error}");
+    status(match error {
         body::BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
         body::BodyError::Timeout(_) => StatusCode::REQUEST_TIMEOUT,
         body::BodyError::Broken(_) | body::BodyError::NotUnderstood => StatusCode::BAD_REQUEST,
-    }
+    })
 }
 
 fn status(status: StatusCode) -> Response<Body> {

@@ -281,7 +281,7 @@ mod tests {
     /// A recorder whose disk never answers.
     fn stuck() -> (Recorder, Receiver<Snapshot>) {
         let (queue, waiting) = sync_channel(WAITING_MAX);
-        let metrics = crate::metrics::Route::new(&"stuck".into(), "none").captures;
+        let metrics = crate::metrics::Route::new(&"stuck".into(), "none", "inline").captures;
         (Recorder { queue, waiting_bytes: Arc::default(), metrics }, waiting)
     }
 
