@@ -55,6 +55,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) state: State,
+    pub(super) first_claimed: Span,
     pub(super) expires: Span,
     pub(super) attempts: u32,
 }
@@ -78,7 +79,8 @@ pub(super) enum Ending {
 }
 
 impl Row {
-    pub(super) const NEW: Self = Self { state: State::New, expires: Span(0, 0), attempts: 0 };
+    pub(super) const NEW: Self =
+        Self { state: State::New, first_claimed: Span(0, 0), expires: Span(0, 0), attempts: 0 };
 
     fn with(self, state: State) -> Self {
         Self { state, ..self }
@@ -92,7 +94,7 @@ impl Row {
             lapses: now.after(LEASE),
             ghost: false,
         };
-        let anew = Self { state: claimed, expires: now.after(DURABLE_TTL), attempts: 1 };
+        let anew = Self { state: claimed, first_claimed: now, expires: now.after(DURABLE_TTL), attempts: 1 };
         let again = Self { attempts: self.attempts + 1, ..self.with(claimed) };
         let mut may = Vec::new();
         let mut take = |within_window: bool| {
@@ -179,13 +181,20 @@ impl Row {
         fits.then_some(match to {
             Override::Forget => Self::NEW,
             Override::MarkDone if done => self,
-            Override::MarkDone => self.with(State::Done(None)),
+            Override::MarkDone => Self { expires: self.window_from(now), ..self.with(State::Done(None)) },
             Override::Release if done => self,
             Override::Release => released,
             Override::AllowOnce if done => released,
             Override::AllowOnce => self,
             Override::Replay { .. } => unreachable!("no history here sends a payload again"),
         })
+    }
+
+    /// When a window ends that a person's decision has begun.
+    fn window_from(self, now: Span) -> Span {
+        let (shortest, longest) =
+            (self.expires.0 - self.first_claimed.1, self.expires.1 - self.first_claimed.0);
+        Span(now.0 + shortest, now.1 + longest)
     }
 
     /// What the row may be after a sweep.
