@@ -2,26 +2,16 @@
 //! where each stands and what names it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 use umavez::providers::{Delivery, ItemRules, Items, Provider};
 
-/// Which provider the fixtures of each first word belong to.
-const FAMILIES: &[(&str, &str)] = &[
-    ("graph", "microsoft-graph"),
-    ("instagram", "meta"),
-    ("messenger", "meta"),
-    ("pubsub", "google-pubsub"),
-    ("sns", "aws-sns"),
-    ("standardwebhooks", "standard-webhooks"),
-    ("whatsapp", "meta"),
-];
+use crate::support::fixtures::{Fixture, expected};
 
 struct Case {
     name: String,
+    provider: String,
     method: Method,
     url: String,
     headers: HeaderMap,
@@ -41,31 +31,11 @@ impl Case {
             body: &self.body,
         }
     }
-
-    fn provider(&self) -> &str {
-        let first = self.name.split('-').next().unwrap();
-        FAMILIES.iter().find(|(family, _)| *family == first).map_or(first, |(_, provider)| provider)
-    }
-}
-
-fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
-}
-
-fn headers_of(case: &str) -> HeaderMap {
-    let text = fs::read(fixtures().join(format!("{case}.headers"))).unwrap();
-    let mut headers = HeaderMap::new();
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let colon = line.iter().position(|byte| *byte == b':').unwrap();
-        let name = HeaderName::from_bytes(&line[..colon]).unwrap();
-        headers.append(name, HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).unwrap());
-    }
-    headers
 }
 
 /// The table at the end of EXPECT.md.
 fn cases() -> Vec<Case> {
-    let expect = fs::read_to_string(fixtures().join("EXPECT.md")).unwrap();
+    let expect = expected();
     let mut items: BTreeMap<String, (String, Vec<Named>)> = BTreeMap::new();
     for row in expect.lines().skip_while(|line| !line.starts_with("| case |")).skip(2) {
         let cells: Vec<&str> =
@@ -78,8 +48,10 @@ fn cases() -> Vec<Case> {
     let case = |(name, (target, items)): (String, (String, Vec<_>))| {
         let (method, url) = target.split_once(' ').unwrap();
         let url = if url.starts_with('/') { format!("https://hooks.example.com{url}") } else { url.into() };
-        let body = fs::read(fixtures().join(format!("{name}.body"))).unwrap();
-        Case { method: method.parse().unwrap(), url, headers: headers_of(&name), body, items, name }
+        let fixture = Fixture::named(&name);
+        let provider = fixture.provider().to_owned();
+        let Fixture { name, headers, body } = fixture;
+        Case { name, provider, method: method.parse().unwrap(), url, headers, body, items }
     };
     items.into_iter().map(case).collect()
 }
@@ -99,7 +71,7 @@ fn found(items: &Items) -> Vec<(String, Option<Vec<String>>)> {
 fn every_fixture_yields_its_items_places_and_parts() {
     let mut seen = 0;
     for case in cases() {
-        let Some(provider) = Provider::shipped(case.provider()) else { continue };
+        let Some(provider) = Provider::shipped(&case.provider) else { continue };
         seen += 1;
         assert_eq!(found(&provider.items(&case.delivery())), case.items, "{}", case.name);
     }
@@ -121,7 +93,7 @@ const HANDSHAKES: &[Shaken] = &[
 #[test]
 fn the_handshakes_among_the_fixtures_and_nothing_else_are_told_and_answered() {
     for case in cases() {
-        let provider = Provider::shipped(case.provider()).unwrap();
+        let provider = Provider::shipped(&case.provider).unwrap();
         let delivery = case.delivery();
         let found = provider.handshakes.iter().find(|handshake| handshake.is(&delivery));
         let known = HANDSHAKES.iter().find(|(name, ..)| *name == case.name);
@@ -143,7 +115,7 @@ fn the_handshakes_among_the_fixtures_and_nothing_else_are_told_and_answered() {
 fn every_shipped_provider_has_a_fixture() {
     let cases = cases();
     for name in Provider::names() {
-        let has = cases.iter().any(|case| case.provider() == name);
+        let has = cases.iter().any(|case| case.provider == *name);
         assert!(has, "{name} has no fixture");
     }
 }
@@ -402,7 +374,7 @@ fn emptied_changes_and_entries_go_with_their_items_and_nothing_else_does() {
 fn cut_fixture(name: &str, removed: &[usize]) -> (String, String) {
     let cases = cases();
     let case = cases.iter().find(|case| case.name == name).unwrap();
-    let items = Provider::shipped(case.provider()).unwrap().items(&case.delivery());
+    let items = Provider::shipped(&case.provider).unwrap().items(&case.delivery());
     assert!(items.can_cut(), "{name}");
     (text(&case.body), text(&items.without(&case.body, removed)))
 }

@@ -2,13 +2,12 @@
 //! the app, or is stored to go there, keeps them.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::PathBuf;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 use umavez::providers::{Delivery as Sent, HIDDEN, ItemRules, Provider, Redactor};
 
+use crate::support::fixtures::{Fixture, expected};
 use crate::support::{Delivery, Gateway, Reply, Upstream};
 
 /// A secret as it stands in any body: no letter of it needs an escape.
@@ -252,46 +251,9 @@ proptest! {
     }
 }
 
-/// A fixture of `tests/fixtures`.
-struct Fixture {
-    name: String,
-    provider: String,
-    headers: HeaderMap,
-    body: Vec<u8>,
-}
-
-fn fixtures() -> Vec<Fixture> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|ending| ending != "headers") {
-            continue;
-        }
-        let mut headers = HeaderMap::new();
-        for line in fs::read_to_string(&path).unwrap().lines() {
-            let (name, value) = line.split_once(": ").unwrap();
-            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
-        }
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let provider = match name.split('-').next().unwrap() {
-            "whatsapp" | "messenger" | "instagram" => "meta",
-            "graph" => "microsoft-graph",
-            "sns" => "aws-sns",
-            "pubsub" => "google-pubsub",
-            "standardwebhooks" => "standard-webhooks",
-            other => other,
-        };
-        let provider = provider.to_owned();
-        found.push(Fixture { name, provider, headers, body: fs::read(path.with_extension("body")).unwrap() });
-    }
-    found
-}
-
 #[test]
 fn no_fixture_shows_its_token_and_each_keeps_its_keys() {
-    let expect = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/EXPECT.md");
-    let expect = fs::read_to_string(expect).unwrap();
+    let expect = expected();
     let secrets: Vec<&str> = expect
         .lines()
         .filter_map(|line| line.strip_prefix("- ")?.strip_suffix('`')?.split_once(": `"))
@@ -299,8 +261,9 @@ fn no_fixture_shows_its_token_and_each_keeps_its_keys() {
         .filter(|value| value.starts_with("fixture-"))
         .collect();
     let mut carried = 0;
-    for Fixture { name, provider, headers, body } in fixtures() {
-        let provider = Provider::shipped(&provider).unwrap();
+    for fixture in Fixture::all() {
+        let provider = Provider::shipped(fixture.provider()).unwrap();
+        let Fixture { name, headers, body } = fixture;
         let redactor = Redactor::new(Some(&provider), Some(&provider.rules));
         let seen_headers = redactor.headers(&headers);
         let seen = redactor.body(&headers, &body).unwrap_or_else(|withheld| panic!("{name}: {withheld}"));

@@ -1,65 +1,48 @@
 //! Every fixture under its own secret and clock, and under everything that must not pass.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
 use umavez::providers::{Resign, Verifier};
 
+use crate::support::fixtures::{Fixture, expected, folder};
+
 use super::{SIGNED_AT_MS, Sent, signature, with_public_key};
 
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
-
-struct Fixture {
+struct Signed {
     case: String,
     provider: String,
     sent: Sent,
 }
 
 /// All fixtures of providers with a signature, less the handshakes that come unsigned.
-fn signed_fixtures() -> Vec<Fixture> {
-    let mut fixtures: Vec<Fixture> = fs::read_dir(FIXTURES)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "headers"))
-        .map(|path| read(&path))
+fn signed_fixtures() -> Vec<Signed> {
+    let fixtures: Vec<Signed> = Fixture::all()
+        .into_iter()
+        .map(Signed::from)
         .filter(|fixture| signature(&fixture.provider).is_some())
         .filter(|fixture| fixture.provider != "evolution" && fixture.case != "graph-validation-handshake")
         .collect();
-    fixtures.sort_by(|a, b| a.case.cmp(&b.case));
     assert!(fixtures.len() > 40, "only {} fixtures found", fixtures.len());
     fixtures
 }
 
-fn read(path: &Path) -> Fixture {
-    let case = path.file_stem().unwrap().to_str().unwrap().to_owned();
-    let family = case.split('-').next().unwrap().to_owned();
-    let target = match case.as_str() {
-        "kiwify-order-approved" => "kiwify?signature=8ec5e93464274bbd090d506eca178fce7496ef8b",
-        "mercadopago-payment-updated" => "mercadopago?data.id=99900000001&type=payment",
-        _ => &family,
-    };
-    let mut sent = Sent::new(fs::read(path.with_extension("body")).unwrap())
-        .url(&format!("https://hooks.example.com/hooks/{target}"));
-    for line in fs::read_to_string(path).unwrap().lines() {
-        let (name, value) = line.split_once(": ").unwrap();
-        sent = sent.header(name, value);
+impl From<Fixture> for Signed {
+    fn from(fixture: Fixture) -> Self {
+        let target = match fixture.name.as_str() {
+            "kiwify-order-approved" => "kiwify?signature=8ec5e93464274bbd090d506eca178fce7496ef8b",
+            "mercadopago-payment-updated" => "mercadopago?data.id=99900000001&type=payment",
+            _ => fixture.family(),
+        };
+        let url = format!("https://hooks.example.com/hooks/{target}");
+        let provider = fixture.provider().to_owned();
+        let sent = Sent { headers: fixture.headers, ..Sent::new(fixture.body).url(&url) };
+        Self { case: fixture.name, provider, sent }
     }
-    let provider = match family.as_str() {
-        "whatsapp" | "messenger" | "instagram" => "meta",
-        "graph" => "microsoft-graph",
-        "sns" => "aws-sns",
-        "pubsub" => "google-pubsub",
-        "standardwebhooks" => "standard-webhooks",
-        other => other,
-    };
-    Fixture { case, provider: provider.to_owned(), sent }
 }
 
 /// The list "Fixture secrets" in EXPECT.md.
 fn secrets() -> BTreeMap<String, String> {
-    let expect = fs::read_to_string(format!("{FIXTURES}/EXPECT.md")).unwrap();
-    expect
+    expected()
         .lines()
         .filter_map(|line| line.strip_prefix("- ")?.strip_suffix('`')?.split_once(": `"))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -68,7 +51,7 @@ fn secrets() -> BTreeMap<String, String> {
 
 /// A certificate of `tests/fixtures/certificates`.
 pub(super) fn certificate(name: &str) -> String {
-    fs::read_to_string(format!("{FIXTURES}/certificates/{name}.pem")).unwrap()
+    std::fs::read_to_string(folder().join(format!("certificates/{name}.pem"))).unwrap()
 }
 
 fn prepared(provider: &str) -> Verifier {
@@ -101,7 +84,7 @@ fn prepared(provider: &str) -> Verifier {
 
 #[test]
 fn every_signed_fixture_verifies_at_its_clock() {
-    for Fixture { case, provider, sent } in signed_fixtures() {
+    for Signed { case, provider, sent } in signed_fixtures() {
         let verdict = sent.verify(&prepared(&provider));
         assert!(verdict.is_ok(), "{case}: {}", verdict.unwrap_err());
     }
@@ -109,7 +92,7 @@ fn every_signed_fixture_verifies_at_its_clock() {
 
 #[test]
 fn no_fixture_verifies_with_any_byte_of_its_body_changed() {
-    for Fixture { case, provider, sent } in signed_fixtures() {
+    for Signed { case, provider, sent } in signed_fixtures() {
         let verifier = prepared(&provider);
         if !verifier.signs_body() {
             continue;
@@ -134,7 +117,7 @@ fn no_fixture_verifies_under_another_secret() {
     let other = "0123456789abcdef0123456789abcdef";
     let other_p256 = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpZP40Li\
                       /hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==";
-    for Fixture { case, provider, sent } in signed_fixtures() {
+    for Signed { case, provider, sent } in signed_fixtures() {
         let signature = signature(&provider).unwrap();
         let verifier = match provider.as_str() {
             "discord" => signature.prepare(&[], Some(&other.repeat(2))),
@@ -166,7 +149,7 @@ fn a_stamp_past_its_tolerance_is_refused() {
         ("svix", 300),
         ("zoom", 10_800),
     ]);
-    for Fixture { case, provider, sent } in signed_fixtures() {
+    for Signed { case, provider, sent } in signed_fixtures() {
         let verifier = prepared(&provider);
         let at = |now_ms: u64| verifier.verify(&sent.delivery(), now_ms).map_err(|error| error.label());
         let Some(tolerance_s) = tolerances_s.get(provider.as_str()) else {
@@ -188,7 +171,7 @@ fn a_stamp_past_its_tolerance_is_refused() {
 
 #[test]
 fn filtered_bodies_verify_after_signing_wherever_we_can_sign() {
-    for Fixture { case, provider, sent } in signed_fixtures() {
+    for Signed { case, provider, sent } in signed_fixtures() {
         let verifier = prepared(&provider);
         let body: &[u8] =
             if provider == "twilio" { b"AccountSid=AC1&MessageSid=SM1" } else { b"{\"kept\": [1]}" };

@@ -8,6 +8,8 @@ use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use umavez::providers::{CannotSign, Provider, Resign};
 
+use crate::support::fixtures::Fixture;
+
 use super::fixtures::certificate;
 use super::{SIGNED_AT_MS, Sent, assert_refused, sender, signature, verifier, with_public_key};
 
@@ -309,15 +311,8 @@ fn sns_signs_fields_by_name_and_the_version_says_how() {
 
 #[test]
 fn paypal_signs_ids_time_and_a_checksum_of_the_body() {
-    let fixture = |ending: &str| {
-        let path = format!("{}/tests/fixtures/paypal-capture-completed.{ending}", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read_to_string(path).unwrap()
-    };
-    let mut sent = Sent::new(fixture("body"));
-    for line in fixture("headers").lines() {
-        let (name, value) = line.split_once(": ").unwrap();
-        sent = sent.header(name, value);
-    }
+    let fixture = Fixture::named("paypal-capture-completed");
+    let sent = Sent { headers: fixture.headers, ..Sent::new(fixture.body) };
     let verifier = |id: Option<&str>| with_public_key("paypal", &certificate("paypal")).for_webhook(id);
     let ours = verifier(Some("WH-FIXTURE-ENDPOINT"));
     assert_eq!(sent.verify(&ours), Ok(()));

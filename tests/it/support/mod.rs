@@ -1,5 +1,6 @@
 //! What the stories stand on: the real gateway, a sender, a scripted app, wires that break, and real stores.
 
+pub(crate) mod fixtures;
 mod gateway;
 mod h2;
 mod http1;

@@ -1,6 +1,29 @@
 //! Every statement for Postgres but the schema's. The first line names it, as `pg_stat_activity` will show.
 //! Written for Postgres 12 and later; every row is found by its `id` alone.
 
+/// The beginning of every batch: the database's clock, and what the settlements $10–$13 ended.
+macro_rules! settling {
+    () => {
+        "with clock as materialized (
+    select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
+), ended as (
+    update umavez_event e
+    set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
+    from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
+    where e.id = s.id and e.fence = s.fence and e.state = 0
+    returning e.id"
+    };
+}
+
+/// The claims of a batch, $1–$9, as rows.
+macro_rules! asked {
+    () => {
+        "unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+                       $7::boolean[], $8::bigint[], $9::uuid[])
+                as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)"
+    };
+}
+
 /// Claims and settlements of one batch, decided by one statement. Parameters are columns: $1–$9 the claims,
 /// $10–$13 the settlements.
 ///
@@ -9,15 +32,9 @@
 macro_rules! batch {
     ($dropped:literal, $stored:literal) => {
         concat!(
-            "-- umavez: batch
-with clock as materialized (
-    select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
-), ended as (
-    update umavez_event e
-    set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
-    from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
-    where e.id = s.id and e.fence = s.fence and e.state = 0
-    returning e.id, e.state
+            "-- umavez: batch\n",
+            settling!(),
+            ", e.state
 ",
             $dropped,
             "), met as materialized (
@@ -25,9 +42,9 @@ with clock as materialized (
            e.expires, e.fingerprint as e_fingerprint, e.receipt,
            e.id is null or e.state = 2 or (e.state = 1 and e.expires <= clock.now)
                or (e.state = 0 and e.lease_until <= clock.now) as open
-    from clock, unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                       $7::boolean[], $8::bigint[], $9::uuid[])
-                as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)
+    from clock, ",
+            asked!(),
+            "
     left join umavez_event e on e.id = a.id
 ), won as (
     insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, payload,
@@ -94,26 +111,22 @@ pub(super) const BATCH_WITH_PAYLOADS: &str = batch!(
 /// The usual batch: no claim's event was seen before. Parameters as in the batch above. Copies are left out of `won`,
 /// and asked for again by that batch, which costs several times as much; likewise what an expired, released or lapsed
 /// row has to give way to.
-pub(super) const FRESH: &str = "-- umavez: batch of new events
-with clock as materialized (
-    select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
-), ended as (
-    update umavez_event e
-    set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
-    from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
-    where e.id = s.id and e.fence = s.fence and e.state = 0
-    returning e.id
+pub(super) const FRESH: &str = concat!(
+    "-- umavez: batch of new events\n",
+    settling!(),
+    "
 ), won as (
     insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, payload,
                                    attempts, state, hold, route, key)
     select id, now, now + lease, now + ttl, fence, fingerprint, payload, 1, 0, hold, route, key
-    from clock, unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                       $7::boolean[], $8::bigint[], $9::uuid[])
-                    as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)
+    from clock, ",
+    asked!(),
+    "
     on conflict (id) do nothing
     returning e.id
 )
-select now, array(select id from won), array(select id from ended) from clock";
+select now, array(select id from won), array(select id from ended) from clock"
+);
 
 pub(super) const PEEK: &str = "-- umavez: peek
 select 2::smallint, (extract(epoch from statement_timestamp()) * 1000)::bigint, id, state, fence, attempts,
