@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Gateway, ORDERS, PATIENCE, Pair, Stores, nobody, order};
+use crate::support::{Gateway, ORDERS, PATIENCE, Pair, Stores, goes_on, nobody, order};
 use crate::tls::caller::{Caller, HTTP_1, HTTP_2, Open};
 use crate::tls::pki::{Authority, Folder};
 
@@ -83,6 +83,7 @@ async fn a_steady_load_loses_and_doubles_nothing_while_everything_around_it_chan
         if began.elapsed() >= length {
             break;
         }
+        goes_on();
         tokio::time::sleep(pause).await;
         samples.push(Sample::of(&gateway));
         stores = apply(*change, stores, &gateway, &authority, &folder).await;

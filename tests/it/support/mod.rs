@@ -20,6 +20,8 @@ pub(crate) use gateway::Gateway;
 pub(crate) use h2::send as send_h2;
 pub(crate) use load::{Books, Load, deliver, forwards};
 pub(crate) use metrics::Metrics;
+/// For a story that goes on by intent: its time starts again.
+pub(crate) use patience::begin as goes_on;
 pub(crate) use sender::{
     Answer, Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1,
     try_send, unix_seconds,
