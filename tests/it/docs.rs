@@ -141,7 +141,7 @@ async fn the_provider_files_of_the_documents_are_read_and_hold() {
         std::fs::write(folder.path().join(format!("{number}.toml")), &file.text).unwrap();
     }
     let routes = page.iter().find(|block| block.of == "toml").unwrap();
-    let routes = routes.text.replace("providers_dir = \"providers\"", "");
+    let (_, routes) = routes.text.split_once("[[route]]").unwrap();
     let upstream = Upstream::answering(200, "").await;
     let gateway = Gateway::in_front_of(&upstream)
         .env("DEPLOYS_SECRET", "shown")
@@ -149,7 +149,7 @@ async fn the_provider_files_of_the_documents_are_read_and_hold() {
         .start()
         .await;
     gateway.edit("[listen]", &format!("providers_dir = {:?}\n[listen]", folder.path()));
-    gateway.edit(ORDERS, &routes);
+    gateway.edit(ORDERS, &format!("[[route]]{routes}"));
     let told = gateway.reload().await;
     assert_eq!(told.status, 200, "{}", told.text());
 
