@@ -32,6 +32,8 @@ const RETRY_LATER: Duration = Duration::from_secs(5);
 pub(super) enum Refusal {
     #[error("the body is longer than the route's limit of {0} bytes")]
     TooLarge(usize),
+    #[error("the request carries more than {0} events")]
+    TooMany(usize),
     #[error("the body did not come within {0:?}")]
     TooSlow(Duration),
     #[error("the sender broke off")]
@@ -51,7 +53,7 @@ pub(super) enum Refusal {
 impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
-            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge(_) | Self::TooMany(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
@@ -64,16 +66,19 @@ impl Refusal {
         match self {
             Self::InFlight { .. } => Some(RETRY_SOON),
             Self::LedgerDown(_) | Self::Stopping => Some(RETRY_LATER),
-            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } | Self::Keyless => {
-                None
-            }
+            Self::TooLarge(_)
+            | Self::TooMany(_)
+            | Self::TooSlow(_)
+            | Self::Broken
+            | Self::Unsigned { .. }
+            | Self::Keyless => None,
         }
     }
 
     /// What it is counted as.
     pub(super) fn class(&self) -> Answer {
         match self {
-            Self::TooLarge(_) => Answer::TooLarge,
+            Self::TooLarge(_) | Self::TooMany(_) => Answer::TooLarge,
             Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
             Self::Unsigned { .. } => Answer::Unauthorized,
             Self::InFlight { .. } => Answer::InFlight,
@@ -87,7 +92,11 @@ impl Refusal {
             Self::InFlight { .. } => Said::InFlight.label(),
             Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
             Self::Keyless => Said::Keyless.label(),
-            Self::TooLarge(_) | Self::TooSlow(_) | Self::Broken | Self::Unsigned { .. } => REFUSED,
+            Self::TooLarge(_)
+            | Self::TooMany(_)
+            | Self::TooSlow(_)
+            | Self::Broken
+            | Self::Unsigned { .. } => REFUSED,
         }
     }
 

@@ -40,6 +40,9 @@ use proxy::{Done, Work};
 pub use resubmit::{Resubmit, ResubmitError, stored_request};
 pub use route::{RouteConflict, RouteTable};
 
+/// Most events in one request: providers send a thousand at the most, and each takes a claim, a row and about a KiB.
+const ITEMS_MAX: usize = 20_000;
+
 /// One serving thread's flow: the routes all threads share, and its own connections.
 #[derive(Clone)]
 pub struct Flow {
@@ -230,6 +233,12 @@ impl Flow {
         if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
             if let Some(answer) = route.answer_handshake(handshake, &arrived, now) {
                 return Ok(Arrival::Handshake(answer));
+            }
+            items = Items::none();
+        }
+        if items.list.len() > ITEMS_MAX {
+            if !shadow {
+                return Err(Refusal::TooMany(ITEMS_MAX));
             }
             items = Items::none();
         }

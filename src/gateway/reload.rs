@@ -57,7 +57,8 @@ impl Reloader {
         };
         let (tls, before) = (Arc::clone(&self.tls), self.running.tls.clone());
         // Files are read and keys prepared beside this runtime, which writes for the durable store.
-        let read = tokio::task::spawn_blocking(move || read(&file, &tls, &before)).await;
+        let serves = !self.running.routes.is_empty();
+        let read = tokio::task::spawn_blocking(move || read(&file, &tls, &before, serves)).await;
         let read = read.unwrap_or_else(|error| Err(whole(&format!("reading it failed: {error}"))));
         match read {
             Ok(next) => self.swap(by, next),
@@ -106,8 +107,12 @@ struct Next {
 }
 
 /// Certificates are in use as soon as they are read: last, when nothing else can fail.
-fn read(file: &ConfigFile, tls: &Tls, before: &Files) -> Result<Next, ConfigErrors> {
+fn read(file: &ConfigFile, tls: &Tls, before: &Files, serves: bool) -> Result<Next, ConfigErrors> {
     let (config, warnings) = file.load()?;
+    if serves && config.routes.is_empty() {
+        // An empty file is a valid one, and what a write that was cut short leaves.
+        return Err(whole("it has no [[route]] any more; start anew to serve without any"));
+    }
     let shared = shared(&config).map_err(|error| whole(&format!("{error:#}")))?;
     if let Err(error) = certificates(&config, tls) {
         // Those that were in use are read again; each that is of no use any more stays as it was.

@@ -93,6 +93,10 @@ pub fn to_app(headers: &mut HeaderMap, version: http::Version, caller: &Caller) 
 
 /// Makes an app's answer headers fit for the sender.
 pub fn to_sender(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // It overrides the length, which says nothing then (RFC 9112, 6.3): passed on, it would lie about the body.
+        headers.remove(CONTENT_LENGTH);
+    }
     drop_hop_by_hop(headers);
 }
 

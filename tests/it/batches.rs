@@ -369,3 +369,21 @@ async fn a_thousand_items_are_claimed_in_one_round_trip_and_one_transaction() {
     assert_eq!(writers(), settled, "copies of what is done write nothing");
     assert_eq!(upstream.received(), 2);
 }
+
+#[tokio::test]
+async fn more_events_than_any_provider_sends_are_refused_before_a_store_is_asked() {
+    // Some megabytes of `{},{},…` were a quarter of a million claims: a gigabyte of memory, and everybody else waited.
+    let stores = Stores::open_own(Pair::MemoryPostgres).await;
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).route(META).start().await;
+    let batch = |count: usize| {
+        let ids: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        messages(&ids.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let answer = gateway.send(&batch(20_001)).await;
+    assert_eq!((answer.status, answer.verdict().as_str()), (413, "refused"));
+    assert_eq!(upstream.received(), 0);
+    assert_eq!(stores.sql("select count(*) from umavez_event"), "0");
+    let refused = [("route", "wa"), ("answer", "too_large")];
+    assert_eq!(gateway.metrics().await.value("umavez_requests_total", &refused), 1.0);
+}

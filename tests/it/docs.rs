@@ -396,6 +396,7 @@ fn the_bounds_that_are_built_in_are_as_documented() {
     let bounds = [
         ("src/listen/connection.rs", "STREAMS_MAX: u32 = 256;", "| 256 |"),
         ("src/listen/watch.rs", "UNREAD_MAX: Duration = Duration::from_secs(60);", "| 60 s |"),
+        ("src/flow/mod.rs", "ITEMS_MAX: usize = 20_000;", "| 20,000 |"),
         ("src/flow/body.rs", "ENCODINGS_MAX: usize = 4;", "| 4; 8 MiB |"),
         ("src/flow/body.rs", "ZSTD_WINDOW_LOG_MAX: u32 = 23;", "| 4; 8 MiB |"),
         ("src/providers/json.rs", "DEPTH_MAX: usize = 128;", "| 128; 500,000 |"),

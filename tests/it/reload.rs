@@ -90,6 +90,15 @@ async fn a_wrong_file_changes_nothing_and_every_problem_is_told() {
     assert_eq!(gateway.send(&Delivery::json("/b", r#"{"id":"1"}"#)).await.verdict(), "first");
     assert_eq!(gateway.send(&Delivery::json("/new", r#"{"id":"1"}"#)).await.verdict(), "");
 
+    // A file that was cut short is a valid one: it took every route away, and the admin token with them.
+    let file = gateway.folder().join("umavez.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let told = gateway.reload().await;
+    assert_eq!(told.status, 422);
+    assert!(told.text().contains("no [[route]] any more"), "{}", told.text());
+    std::fs::write(&file, text).unwrap();
+
     // Two routes that want the same are a problem as at the start.
     gateway.edit("path = \"/new\"\nsecret = { file = \"/nowhere\" }\ntimeot = \"1s\"", "path = \"/hooks\"");
     assert!(gateway.reload().await.text().contains("the route \\\"orders\\\" matches too"));

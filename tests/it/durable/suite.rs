@@ -1,5 +1,7 @@
 //! What holds on every durable store.
 
+use crate::support::eventually;
+
 use super::*;
 use umavez::ledger::durable::{HotOnly, Override, State};
 
@@ -23,6 +25,7 @@ on_both![
     a_lapsed_claim_is_taken_over_and_its_late_owner_is_refused,
     a_lapsed_claim_that_holds_is_parked_with_its_payload,
     a_parked_event_is_found_though_no_copy_comes,
+    whoever_held_a_claim_settles_it_though_its_lapse_has_parked_it,
     a_late_owner_settles_while_nobody_took_over,
     settling_or_claiming_twice_under_one_fence_changes_nothing,
     an_expired_event_is_new_without_any_sweep,
@@ -126,6 +129,31 @@ async fn a_parked_event_is_found_though_no_copy_comes(database: Database) {
     }
     assert_eq!(store.held(10).await.unwrap()[0].key, "pix:1");
     assert_eq!(claim(&store, &hold("pix:1", MINUTE)).await, Seen::Held);
+}
+
+async fn whoever_held_a_claim_settles_it_though_its_lapse_has_parked_it(database: Database) {
+    // A store that was away for longer than a lease parked the claim when it came back, and then refused the settlement
+    // that had waited for it: events that their app had answered were held.
+    let store = database.open().await;
+    let done = hold("pix:1", Duration::from_millis(50));
+    let released = hold("pix:2", Duration::from_millis(50));
+    claim(&store, &done).await;
+    claim(&store, &released).await;
+    eventually("both are parked", async || {
+        store.sweep(100).await.unwrap();
+        store.held(10).await.unwrap().len() == 2
+    })
+    .await;
+    assert_eq!(
+        settle(&store, &hold("pix:1", MINUTE), End::Commit(receipt("other"))).await,
+        Settled::LeaseLost
+    );
+    assert_eq!(settle(&store, &done, End::Commit(receipt("made"))).await, Settled::Recorded);
+    assert_eq!(settle(&store, &released, End::Release).await, Settled::Recorded);
+    assert!(store.held(10).await.unwrap().is_empty());
+    assert!(matches!(claim(&store, &hold("pix:1", MINUTE)).await, Seen::Done { .. }));
+    assert_eq!(attempt(&claim(&store, &hold("pix:2", MINUTE)).await), 2);
+    assert!(store.payload(done.payload.unwrap().id).await.unwrap().is_none());
 }
 
 async fn a_late_owner_settles_while_nobody_took_over(database: Database) {

@@ -150,12 +150,14 @@ impl Row {
     /// The row after the claim `by` is ended; `None` where that claim doesn't hold the event any more.
     pub(super) fn settle(self, by: u64, ending: Ending) -> Option<Self> {
         match self.state {
-            State::Claimed { by: owner, .. } if owner == by => Some(self.with(match ending {
-                Ending::Commit => State::Done(Some(by)),
-                Ending::Release => State::Released,
-                Ending::Hold => State::Held(Some(by)),
-            })),
-            State::Held(Some(owner)) if owner == by && ending == Ending::Hold => Some(self),
+            // Also where it was parked meanwhile because its lease lapsed: whoever held it knows what became of it.
+            State::Claimed { by: owner, .. } | State::Held(Some(owner)) if owner == by => {
+                Some(self.with(match ending {
+                    Ending::Commit => State::Done(Some(by)),
+                    Ending::Release => State::Released,
+                    Ending::Hold => State::Held(Some(by)),
+                }))
+            }
             State::Claimed { .. } | State::New | State::Done(_) | State::Released | State::Held(_) => None,
         }
     }

@@ -186,6 +186,27 @@ async fn a_settlement_lands_when_the_durable_store_comes_back() {
 }
 
 #[tokio::test]
+async fn what_the_app_has_answered_is_done_although_its_lease_lapsed_in_an_outage() {
+    // The durable store was away for longer than the lease; back again, it parked the lapsed claim before the settlement
+    // landed, which then came too late: the event was held, though its app had answered 200.
+    let stores = Stores::open_own(Pair::RedisPostgres).await;
+    let gate = Gate::closed();
+    let upstream = Upstream::scripted([Reply::new(201, "made").behind(&gate)]).await;
+    let route = format!("{ORDERS}timeout = \"30s\"\nlease = \"40s\"\non_unknown = \"hold\"\n");
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).route(&route).start().await;
+    let send = gateway.sending(&order("late"));
+    upstream.until_received(1).await;
+    // What the sweeper does to a lapsed claim.
+    stores.sql("update umavez_event set state = 3, lease_until = 1");
+    gate.open();
+    assert_eq!(send.await.unwrap().status, 201);
+    let copy = gateway.send(&order("late")).await;
+    assert_eq!((copy.status, copy.verdict().as_str()), (201, "duplicate"));
+    assert_eq!(upstream.received(), 1);
+    assert_eq!(stores.sql("select count(*) from umavez_payload"), "0", "a done event's payload is kept");
+}
+
+#[tokio::test]
 async fn more_writes_than_may_wait_are_refused_at_once() {
     // A stalled database must not gather requests without bound: past the limit there is no wait, only the policy.
     let stores = Stores::open(Pair::MemoryPostgres).await;

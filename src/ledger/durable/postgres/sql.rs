@@ -1,7 +1,8 @@
 //! Every statement for Postgres but the schema's. The first line names it, as `pg_stat_activity` will show.
 //! Written for Postgres 12 and later; every row is found by its `id` alone.
 
-/// The beginning of every batch: the database's clock, and what the settlements $10–$13 ended.
+/// The beginning of every batch: the database's clock, and what the settlements $10–$13 ended. A claim whose lease lapsed
+/// while its settlement could not be recorded may be parked meanwhile, under its own fence: what became of it is known.
 macro_rules! settling {
     () => {
         "with clock as materialized (
@@ -10,7 +11,7 @@ macro_rules! settling {
     update umavez_event e
     set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
     from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
-    where e.id = s.id and e.fence = s.fence and e.state = 0
+    where e.id = s.id and e.fence = s.fence and (e.state = 0 or (e.state = 3 and s.state <> 3))
     returning e.id"
     };
 }

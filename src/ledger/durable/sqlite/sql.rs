@@ -11,7 +11,8 @@ set state = s.state, receipt = s.receipt,
     payload = case when s.state = 3 then umavez_event.payload end
 from (select unhex(value ->> 0) as id, value ->> 1 as fence, value ->> 2 as state, unhex(value ->> 3) as receipt
       from json_each(?1)) as s
-where umavez_event.id = s.id and umavez_event.fence = s.fence and umavez_event.state = 0
+where umavez_event.id = s.id and umavez_event.fence = s.fence
+  and (umavez_event.state = 0 or (umavez_event.state = 3 and s.state <> 3))
 returning id";
 
 /// Element: [id, key, route, fence, lease, ttl, hold, fingerprint, payload].
