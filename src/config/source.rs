@@ -97,6 +97,11 @@ impl<'a> Section<'a> {
         section
     }
 
+    /// Whether the file writes a field here that there is not: what seems missing may be that, misspelt.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.table.is_some_and(|table| table.keys().any(|key| !self.known.contains(&key.get_ref().as_ref())))
+    }
+
     /// The sub-table `field`.
     pub(super) fn section(&self, field: &'static str, known: &'static [&'static str]) -> Section<'a> {
         let name = self.qualified(field);
