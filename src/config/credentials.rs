@@ -57,7 +57,7 @@ pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> Credenti
 /// Whether there is no provider because of what is written: an unknown one, or a field that may be `provider`
 /// misspelt. That is the problem then; what only follows from it is not said.
 pub(super) fn provider_is_wrong(route: &Section<'_>, provider: Option<&Provider>) -> bool {
-    provider.is_none() && (route.field("provider").is_some() || route.has_unknown())
+    provider.is_none() && (route.field("provider").is_some() || route.misspells("provider"))
 }
 
 /// The id that the provider gave the webhook, which some signatures cover.

@@ -15,8 +15,8 @@ pub(super) fn items(
     path: Option<&RoutePath>,
 ) -> Option<ItemRules> {
     let Some(field) = route.field("key") else {
-        // A field that is misspelt may be either of both.
-        if route.field("provider").is_none() && !route.has_unknown() {
+        let misspelt = route.misspells("provider") || route.misspells("key");
+        if route.field("provider").is_none() && !misspelt {
             let mend = "write provider = \"…\", or key = [\"$.id\"]";
             route.fail("key", Fault::new("a route needs a provider or a key", mend));
         }

@@ -79,7 +79,7 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
         providers: &known,
         public: listen.public,
         upstream: upstream.as_ref(),
-        upstream_is_wrong: app.field("url").is_some() || app.has_unknown(),
+        upstream_is_wrong: app.field("url").is_some() || app.misspells("url"),
         limits: &limits,
         client_certificates: tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
     };

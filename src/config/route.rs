@@ -70,7 +70,7 @@ pub(super) fn read<'a>(
     let upstream = match route.field("upstream") {
         Some(field) => target(&field),
         None => around.upstream.cloned().or_else(|| {
-            if !around.upstream_is_wrong && !route.has_unknown() {
+            if !around.upstream_is_wrong && !route.misspells("upstream") {
                 let mend = "write [upstream] url = \"http://host:port\", or the route's own upstream";
                 route.fail("upstream", Fault::new("is missing, and there is no [upstream] url", mend));
             }
@@ -165,7 +165,7 @@ fn required<T>(
     mend: &str,
     parse: impl FnOnce(&str) -> Result<T, Fault>,
 ) -> Option<T> {
-    if route.field(field).is_none() {
+    if route.field(field).is_none() && !route.misspells(field) {
         route.fail(field, Fault::new("is missing", mend));
     }
     route.parsed(field, parse)

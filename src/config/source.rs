@@ -97,9 +97,11 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// Whether the file writes a field here that there is not: what seems missing may be that, misspelt.
-    pub(super) fn has_unknown(&self) -> bool {
-        self.table.is_some_and(|table| table.keys().any(|key| !self.known.contains(&key.get_ref().as_ref())))
+    /// Whether an unknown field here was most likely meant to be `field`, which then is not missing.
+    pub(super) fn misspells(&self, field: &str) -> bool {
+        let unknown = |written: &str| !self.known.contains(&written);
+        let mut written = self.table.iter().flat_map(|table| table.keys()).map(|key| key.get_ref().as_ref());
+        written.any(|key| unknown(key) && nearest(key, self.known.iter().copied()) == Some(field))
     }
 
     /// The sub-table `field`.

@@ -272,6 +272,7 @@ fn what_only_follows_from_a_misspelt_field_is_not_said() {
         "provder = \"paypal\"\npublic_key = \"x\"\nwebhook_id = \"W\"",
         "provder = \"meta\"\nhandshake = \"answer\"\nverify_token = \"${META_APP_SECRET}\"",
         "kye = [\"$.id\"]",
+        "key = [\"$.id\"]\nprovder = \"meta\"\nsecret = \"${META_APP_SECRET}\"",
     ] {
         let errors = misspelt(lines);
         assert_eq!(errors.lines().count(), 1, "{lines}\n{errors}");

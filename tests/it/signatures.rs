@@ -233,7 +233,8 @@ async fn a_signature_over_the_url_holds_with_the_whole_url_and_with_its_base() {
 async fn another_spelling_of_a_routes_path_does_not_slip_past_its_signature() {
     // Flask decodes `%68`, Express takes `/Shop/` for `/shop`: what passed as "no route" ran the handler unsigned.
     let upstream = Upstream::answering(200, "done").await;
-    let route = "[[route]]\nname = \"shop\"\npath = \"/webhooks/shop\"\nprovider = \"hotmart\"\nsecret = \"${S}\"\n";
+    let route =
+        "[[route]]\nname = \"shop\"\npath = \"/webhooks/shop\"\nprovider = \"hotmart\"\nsecret = \"${S}\"\n";
     let gateway = Gateway::in_front_of(&upstream).route(route).env("S", "right").start().await;
     let forged = |path: &str| Delivery::json(path, r#"{"id":"a","event":"PURCHASE_APPROVED"}"#);
     assert_eq!(gateway.send(&forged("/webhooks/shop")).await.status, 401);
