@@ -36,7 +36,7 @@ pub(super) struct Run {
     /// Without a file: the app, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL", requires = "provider")]
     upstream: Option<String>,
-    /// Without a file: who sends; see `umavez providers`
+    /// Without a file: who sends, to whatever path (a file gives a route a path); see `umavez providers`
     #[arg(long, value_name = "NAME", requires = "upstream")]
     provider: Option<String>,
     /// Without a file: the environment variable that holds the provider's secret [default: UMAVEZ_SECRET, if set]

@@ -19,9 +19,7 @@ pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> Credenti
     let public_key = route.field("public_key");
     let signature = provider.and_then(|provider| provider.signature.as_ref());
     let given = secret.is_some() || public_key.is_some();
-    // Where `provider` is written and unknown, that is the problem; do not add to it.
-    let unknown_provider = provider.is_none() && route.field("provider").is_some();
-    if given && signature.is_none() && !unknown_provider {
+    if given && signature.is_none() && !provider_is_wrong(route, provider) {
         let field = if secret.is_some() { "secret" } else { "public_key" };
         let what = match provider {
             Some(provider) => format!("the provider {} signs nothing that this could check", provider.name),
@@ -52,15 +50,23 @@ pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> Credenti
         }
         Some(text)
     });
-    let webhook_id = webhook_id(route, signature, given);
+    let webhook_id = webhook_id(route, provider, given);
     Credentials { secrets, public_key, webhook_id }
 }
 
+/// Whether there is no provider because of what is written: an unknown one, or a field that may be `provider`
+/// misspelt. That is the problem then; what only follows from it is not said.
+pub(super) fn provider_is_wrong(route: &Section<'_>, provider: Option<&Provider>) -> bool {
+    provider.is_none() && (route.field("provider").is_some() || route.misspells("provider"))
+}
+
 /// The id that the provider gave the webhook, which some signatures cover.
-fn webhook_id(route: &Section<'_>, signature: Option<&Signature>, given: bool) -> Option<String> {
+fn webhook_id(route: &Section<'_>, provider: Option<&Provider>, given: bool) -> Option<String> {
     let field = route.field("webhook_id");
+    let signature = provider.and_then(|provider| provider.signature.as_ref());
     let signed = signature.is_some_and(Signature::signs_webhook_id);
     match field {
+        Some(_) if provider_is_wrong(route, provider) => None,
         Some(field) if !signed => {
             field.fail("nothing uses it: no signature of the route's provider covers it", "leave it out");
             None

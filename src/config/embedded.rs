@@ -46,8 +46,17 @@ impl Config {
         let (mut config, warnings) = Self::parse(Path::new(""), &file, &env).map_err(as_arguments)?;
         config.durable = Durable::Sqlite { path: given.data.clone() };
         let place = Place { file: "the command line".to_owned(), at: None };
-        let warnings =
+        let mut warnings: Vec<Warning> =
             warnings.into_iter().map(|warning| Warning { place: place.clone(), ..warning }).collect();
+        let unsigned = match &given.secret {
+            Some(_) => "what it did not sign is answered with 401",
+            None => "what has the key of another is answered as a copy",
+        };
+        let text = format!(
+            "whatever is posted, to any path, counts as sent by {}: {unsigned}; a file gives the route a path of its own",
+            given.provider
+        );
+        warnings.push(Warning { place, field: "--provider".to_owned(), text });
         Ok((config, warnings))
     }
 }

@@ -2,7 +2,7 @@
 //! and whether it has what that takes.
 
 use super::HandshakeBy;
-use super::credentials::secrets;
+use super::credentials::{provider_is_wrong, secrets};
 use super::problem::Fault;
 use super::route::choice;
 use super::secret::Secret;
@@ -16,8 +16,7 @@ pub(super) fn read(route: &Section<'_>, provider: Option<&Provider>) -> (Handsha
     let by = choice(route, "handshake", &CHOICES).unwrap_or_default();
     let token = route.field("verify_token");
     let tokens = token.as_ref().map(|field| secrets(field, None)).unwrap_or_default();
-    // Where `provider` is written and unknown, that is the problem; do not add to it.
-    if provider.is_none() && route.field("provider").is_some() {
+    if provider_is_wrong(route, provider) {
         return (by, tokens);
     }
     let needs: Vec<Needs> = provider

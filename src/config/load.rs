@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
 use super::source::{Section, Source, article};
-use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, sections, tls, units};
+use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, tls, units};
 use crate::flow::RouteTable;
 
 /// Longest configuration file that is read, bytes.
@@ -73,10 +73,13 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
     let limits = sections::limits(&top);
     let app = top.section("upstream", fields::UPSTREAM);
     let upstream = sections::upstream(&app);
+    risk::warn_of_loop(&app, "url", upstream.as_ref(), listen.public);
     let tls = tls::read(&top, &app);
     let around = Around {
         providers: &known,
+        public: listen.public,
         upstream: upstream.as_ref(),
+        upstream_is_wrong: app.field("url").is_some() || app.misspells("url"),
         limits: &limits,
         client_certificates: tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
     };
@@ -137,7 +140,11 @@ fn routes<'a>(top: &Section<'a>, around: &Around<'_>) -> Vec<Arc<RouteConfig>> {
 /// Warnings that no single field earns.
 fn warn_of_the_whole(top: &Section<'_>, config: &Config) {
     if config.routes.is_empty() {
-        top.warn("route", "there is no route: everything passes through, nothing is recognised as a copy");
+        let text = match config.upstream {
+            Some(_) => "there is no route: everything passes through, nothing is recognised as a copy",
+            None => "there is no route and no [upstream] url: everything is answered with 404",
+        };
+        top.warn("route", text);
     }
     let longest = config.routes.iter().map(|route| route.timeout).max().unwrap_or_default();
     if config.listen.grace < longest {

@@ -13,10 +13,10 @@ use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
     DuplicateAnswer, HandshakeBy, Limits, Mode, OnDurableDown, OnKeyless, OnUnsigned, RouteConfig, Target,
-    capture, credentials, fields, handshake, providers, tls, units,
+    capture, credentials, fields, handshake, key, providers, risk, tls, units,
 };
 use crate::ledger::{OnUnknown, Terms};
-use crate::providers::{ItemRules, Provider};
+use crate::providers::Provider;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,13 +28,13 @@ const IN_FLIGHT_WAIT: Duration = Duration::from_secs(8);
 const HOT_TTL: Duration = Duration::from_secs(72 * 3600);
 const DURABLE_TTL: Duration = Duration::from_secs(8 * 86_400);
 const TTL_MAX: Duration = Duration::from_secs(3650 * 86_400);
-/// Longest key part list of a route.
-const KEY_PARTS_MAX: usize = 16;
-
 /// What a route may refer to outside its own table.
 pub(super) struct Around<'a> {
     pub(super) providers: &'a providers::Known,
+    pub(super) public: std::net::SocketAddr,
     pub(super) upstream: Option<&'a Target>,
+    /// Where there is no `upstream` because of what is wrong there, which is reported.
+    pub(super) upstream_is_wrong: bool,
     pub(super) limits: &'a Limits,
     /// Whether callers can present certificates at all.
     pub(super) client_certificates: bool,
@@ -59,7 +59,7 @@ pub(super) fn read<'a>(
     let path = required(&route, "path", "write the path that the provider calls", RoutePath::parse);
     let host = route.parsed("host", parse_host);
     let provider = provider(&route, around.providers);
-    let items = items(&route, provider.as_deref());
+    let items = key::items(&route, provider.as_deref(), path.as_ref());
     let scope = match route.field("scope") {
         Some(field) => field.parsed(|text| Scope::parse(text, path.as_ref())),
         None => name.clone().map(Scope),
@@ -70,11 +70,16 @@ pub(super) fn read<'a>(
     let upstream = match route.field("upstream") {
         Some(field) => target(&field),
         None => around.upstream.cloned().or_else(|| {
-            let mend = "write [upstream] url = \"http://host:port\", or the route's own upstream";
-            route.fail("upstream", Fault::new("is missing, and there is no [upstream] url", mend));
+            if !around.upstream_is_wrong && !route.misspells("upstream") {
+                let mend = "write [upstream] url = \"http://host:port\", or the route's own upstream";
+                route.fail("upstream", Fault::new("is missing, and there is no [upstream] url", mend));
+            }
             None
         }),
     };
+    if route.field("upstream").is_some() {
+        risk::warn_of_loop(&route, "upstream", upstream.as_ref(), around.public);
+    }
     let times = times(&route, provider.as_deref());
     let receipt_limit = route.size("receipt_limit", 0..=16 * MIB).unwrap_or(64 * 1024);
     if receipt_limit > around.limits.answer_bytes_max {
@@ -86,14 +91,11 @@ pub(super) fn read<'a>(
         mode,
         methods: methods(&route),
         host,
-        items: items?,
-        scope: scope?,
         secrets: credentials.secrets,
         public_key: credentials.public_key,
         webhook_id: credentials.webhook_id,
         public_url: route.parsed("public_url", parse_public_url),
         client_names: tls::client_names(&route, around.client_certificates),
-        upstream: upstream?,
         timeout: times.timeout,
         terms: times.terms,
         in_flight_wait: times.in_flight_wait,
@@ -112,12 +114,19 @@ pub(super) fn read<'a>(
         duplicate_answer: duplicate_answer(&route, provider.as_deref(), receipt_limit),
         strip_headers: headers(&route, "strip_headers", providers::strip_headers(provider.as_deref())),
         capture: capture::read(&route),
+        // What there is no route without comes last, so that everything else has been read by then.
+        items: items?,
+        scope: scope?,
+        upstream: upstream?,
         name: name?.into(),
         path: path?,
         provider,
     };
     match mode {
-        Mode::Inline => Some(read),
+        Mode::Inline => {
+            risk::warn_of_route(&route, &read);
+            Some(read)
+        }
         Mode::Shadow => Some(shadow(&route, read)),
     }
 }
@@ -156,7 +165,7 @@ fn required<T>(
     mend: &str,
     parse: impl FnOnce(&str) -> Result<T, Fault>,
 ) -> Option<T> {
-    if route.field(field).is_none() {
+    if route.field(field).is_none() && !route.misspells(field) {
         route.fail(field, Fault::new("is missing", mend));
     }
     route.parsed(field, parse)
@@ -204,37 +213,6 @@ fn on_durable_down(route: &Section<'_>, on_unknown: OnUnknown) -> OnDurableDown 
 fn provider(route: &Section<'_>, known: &providers::Known) -> Option<Arc<Provider>> {
     let field = route.field("provider")?;
     field.parsed(|name| known.find(name))
-}
-
-fn items(route: &Section<'_>, provider: Option<&Provider>) -> Option<ItemRules> {
-    let Some(field) = route.field("key") else {
-        if route.field("provider").is_none() {
-            let mend = "write provider = \"…\", or key = [\"$.id\"]";
-            route.fail("key", Fault::new("a route needs a provider or a key", mend));
-        }
-        return provider.map(|provider| provider.rules.clone());
-    };
-    let parts = field.list()?;
-    if parts.is_empty() || parts.len() > KEY_PARTS_MAX {
-        let mend = format!("write 1 to {KEY_PARTS_MAX} parts, such as [\"$.id\"]");
-        field.fail(format!("has {} parts", parts.len()), mend);
-        return None;
-    }
-    let texts: Vec<String> =
-        parts.iter().map(|part| part.text().map(str::to_owned)).collect::<Option<_>>()?;
-    match ItemRules::from_key(&texts) {
-        Ok(rules) => Some(rules),
-        Err(error) => {
-            let mend = "a part is a literal, $.json.path, header:NAME, query:NAME, path:NAME or form:NAME";
-            // The part that is wrong on its own, if one is; else the list is wrong as a whole.
-            let alone = parts.iter().zip(&texts).find_map(|(part, text)| {
-                ItemRules::from_key(std::slice::from_ref(text)).err().map(|error| (part, error))
-            });
-            let (place, error) = alone.unwrap_or((&field, error));
-            place.fail(error.to_string(), mend);
-            None
-        }
-    }
 }
 
 /// The durations of a route, which bound each other.

@@ -97,6 +97,13 @@ impl<'a> Section<'a> {
         section
     }
 
+    /// Whether an unknown field here was most likely meant to be `field`, which then is not missing.
+    pub(super) fn misspells(&self, field: &str) -> bool {
+        let unknown = |written: &str| !self.known.contains(&written);
+        let mut written = self.table.iter().flat_map(|table| table.keys()).map(|key| key.get_ref().as_ref());
+        written.any(|key| unknown(key) && nearest(key, self.known.iter().copied()) == Some(field))
+    }
+
     /// The sub-table `field`.
     pub(super) fn section(&self, field: &'static str, known: &'static [&'static str]) -> Section<'a> {
         let name = self.qualified(field);

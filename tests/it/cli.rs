@@ -129,7 +129,9 @@ fn check_shows_what_the_file_comes_to() {
     assert!(said.contains("route     pix: "), "{said}");
     assert!(said.contains("durable   not there yet; it will be created at the start"), "{said}");
     assert!(!directory.path().join("umavez.db").exists(), "a check creates nothing");
-    assert!(said.contains("u.toml: ok, 1 warning"), "{said}");
+    assert!(said.contains("u.toml: ok, 2 warnings"), "{said}");
+    let warned = "u.toml:6:7: route \"pix\".key: no signature is checked: whoever can reach the path";
+    assert!(stderr(&output).contains(warned), "{}", stderr(&output));
     assert!(stderr(&output).contains("single instance"), "{}", stderr(&output));
 }
 

@@ -65,7 +65,8 @@ fn with_route(lines: &str) -> String {
 #[test]
 fn the_example_of_the_contract_loads_unchanged() {
     let (config, warnings) = parse(CONTRACT).unwrap();
-    assert_eq!(warnings, []);
+    let [of_pix] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(of_pix.to_string().contains("route \"pix-reminder\".key: no signature is checked"), "{of_pix}");
     assert!(matches!(config.hot, Hot::Redis(_)));
     assert!(matches!(config.durable, Durable::Postgres(_)));
     let [whatsapp, pix] = &config.routes[..] else { panic!("two routes") };
@@ -215,6 +216,14 @@ fn every_mistake_has_its_place_and_a_mend() {
         ),
         ("[[route]]\nname = \"s\"\npath = \"/s\"\nkey = [\"$.id\", \"\"]", "10:16: route \"s\".key: "),
         ("[[route]]\nname = \"s\"\npath = \"/s\"\nkey = []", "10:7: route \"s\".key: has 0 parts; write"),
+        (
+            "[[route]]\nname = \"s\"\npath = \"/s/{order}\"\nkey = [\"$.id\", \"path:oder\"]",
+            "10:16: route \"s\".key: path:oder reads nothing: the path has no {oder}; did you mean path:order?",
+        ),
+        (
+            "[[route]]\nname = \"s\"\npath = \"/s\"\nkey = [\"$.id | path:zz?\"]",
+            "10:8: route \"s\".key: path:zz reads nothing: the path has no {zz}; write a path with {zz}",
+        ),
         ("x = \"", "7:"),
         ("providers_dir = 1", "7:1: route \"r\".providers_dir: unknown field"),
     ];
@@ -239,6 +248,85 @@ fn all_problems_are_told_at_once_in_the_files_order() {
         errors.0.iter().filter_map(|problem| problem.place.at).map(|(line, _)| line).collect();
     assert!(errors.0.len() >= 8, "{errors}");
     assert!(places.is_sorted(), "{errors}");
+}
+
+#[test]
+fn a_routes_other_fields_are_read_beside_an_unknown_provider() {
+    let text = format!(
+        "{UPSTREAM}[[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"hotmat\"\nsecret = \"${{META_APP_SECRET}}\"\n\
+         body_limit = \"1XB\"\ndone = \"2yy\"\nmode = \"x\"\nmethod = \"post\"\nwebhook_id = \"W\"\n"
+    );
+    let errors = parse(&text).unwrap_err();
+    let fields: Vec<&str> = errors.0.iter().filter_map(|problem| problem.field.rsplit('.').next()).collect();
+    assert_eq!(fields, ["provider", "body_limit", "done", "mode", "method"], "{errors}");
+}
+
+#[test]
+fn what_only_follows_from_a_misspelt_field_is_not_said() {
+    let misspelt = |lines: &str| {
+        let text = format!("{UPSTREAM}[[route]]\nname = \"r\"\npath = \"/r\"\n{lines}\n");
+        parse(&text).unwrap_err().to_string()
+    };
+    for lines in [
+        "provder = \"hotmart\"\nsecret = \"${META_APP_SECRET}\"",
+        "provder = \"paypal\"\npublic_key = \"x\"\nwebhook_id = \"W\"",
+        "provder = \"meta\"\nhandshake = \"answer\"\nverify_token = \"${META_APP_SECRET}\"",
+        "kye = [\"$.id\"]",
+        "key = [\"$.id\"]\nprovder = \"meta\"\nsecret = \"${META_APP_SECRET}\"",
+    ] {
+        let errors = misspelt(lines);
+        assert_eq!(errors.lines().count(), 1, "{lines}\n{errors}");
+        assert!(errors.contains("unknown field; did you mean"), "{lines}\n{errors}");
+    }
+    let route = "[[route]]\nname = \"r\"\npath = \"/r\"\nkey = [\"$.id\"]\n";
+    for upstream in ["[upstream]\nulr = \"http://a\"\n", "[upstream]\nurl = \"ftp://a\"\n"] {
+        let errors = parse(&format!("{upstream}{route}")).unwrap_err();
+        assert_eq!(errors.0.len(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn a_route_that_anybody_can_send_to_is_warned_of() {
+    let told = |lines: &str| {
+        let text = format!("{UPSTREAM}[[route]]\nname = \"s\"\npath = \"/s\"\n{lines}\n");
+        let (_, warnings) = parse(&text).unwrap_or_else(|errors| panic!("{lines}: {errors}"));
+        let told = warnings.iter().map(ToString::to_string);
+        told.filter(|warning| warning.contains("can claim an event's key first")).collect::<Vec<_>>()
+    };
+    for (lines, said) in [
+        ("key = [\"$.id\"]", "u.toml:6:7: route \"s\".key: no signature is checked: "),
+        (
+            "provider = \"salesforce\"",
+            "u.toml:6:12: route \"s\".provider: salesforce signs nothing that this could check: ",
+        ),
+        (
+            "provider = \"salesforce\"\nkey = [\"$.id\"]",
+            "route \"s\".provider: salesforce signs nothing that this could check: ",
+        ),
+    ] {
+        let told = told(lines);
+        assert!(told.len() == 1 && told[0].contains(said), "{lines}: {told:?}");
+    }
+    for lines in [
+        "provider = \"meta\"\nsecret = \"${META_APP_SECRET}\"",
+        "provider = \"meta\"\nsecret = \"${META_APP_SECRET}\"\nkey = [\"$.id\"]",
+        "key = [\"$.id\"]\nmode = \"shadow\"",
+    ] {
+        assert_eq!(told(lines), Vec::<String>::new(), "{lines}");
+    }
+}
+
+#[test]
+fn without_a_route_it_is_said_what_becomes_of_requests() {
+    for (text, said, not) in [
+        ("", "everything is answered with 404", "passes through"),
+        (UPSTREAM, "everything passes through", "404"),
+    ] {
+        let (_, warnings) = parse(text).unwrap();
+        let told: Vec<&str> = warnings.iter().map(|warning| warning.text.as_str()).collect();
+        assert!(told.iter().any(|warning| warning.contains(said)), "{told:?}");
+        assert!(!told.iter().any(|warning| warning.contains(not)), "{told:?}");
+    }
 }
 
 #[test]
@@ -323,6 +411,19 @@ fn risky_settings_are_warned_of() {
             "run one gateway only",
         ),
         ("[durable]\nurl = \"sqlite:x.db\"", "a single instance only"),
+        ("on_durable_down = \"bypass\"", "7:19: route \"r\".on_durable_down: while both stores are down"),
+        (
+            "on_durable_down = \"hot_only\"",
+            "7:19: route \"r\".on_durable_down: while the durable store is down",
+        ),
+        (
+            "[listen]\npublic = \"0.0.0.0:3000\"",
+            "u.toml:2:7: upstream.url: points at this gateway's own public",
+        ),
+        (
+            "upstream = \"http://localhost:8080\"",
+            "7:12: route \"r\".upstream: points at this gateway's own public listener, 0.0.0.0:8080",
+        ),
         (
             "[[route]]\nname = \"s\"\npath = \"/s\"\nprovider = \"meta\"\nsecret = \"${META_APP_SECRET}\"\n\
              key = [\"header:X-Event\"]",
@@ -388,7 +489,18 @@ fn without_a_file_everything_posted_is_an_event() {
         admin: None,
         data: PathBuf::from("here.db"),
     };
-    let (config, _) = Config::without_file(&given).unwrap();
+    let (config, warnings) = Config::without_file(&given).unwrap();
+    let every_path = warnings.last().map(ToString::to_string).unwrap_or_default();
+    assert!(
+        every_path.starts_with(
+            "the command line: --provider: whatever is posted, to any path, counts as sent by hotmart"
+        ),
+        "{every_path}"
+    );
+    assert!(every_path.contains("not sign is answered with 401"), "{every_path}");
+    let unsigned = WithoutFile { secret: None, ..given.clone() };
+    let (_, warnings) = Config::without_file(&unsigned).unwrap();
+    assert!(!warnings.iter().any(|warning| warning.text.contains("401")), "{warnings:?}");
     assert_eq!(config.routes.len(), 1);
     assert_eq!(&*config.routes[0].name, "hotmart");
     assert_eq!(config.routes[0].secrets, [Secret("s3cret".into())]);

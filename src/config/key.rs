@@ -1,0 +1,72 @@
+//! What names a route's events: its own `key`, or its provider's rules; and that the path has what they read from it.
+
+use super::RoutePath;
+use super::problem::{Fault, nearest};
+use super::source::Section;
+use crate::providers::{ItemRules, Provider};
+
+/// Longest key part list of a route.
+const KEY_PARTS_MAX: usize = 16;
+
+/// The rules by which a route's events are told apart. `path` is `None` where it is wrong itself.
+pub(super) fn items(
+    route: &Section<'_>,
+    provider: Option<&Provider>,
+    path: Option<&RoutePath>,
+) -> Option<ItemRules> {
+    let Some(field) = route.field("key") else {
+        let misspelt = route.misspells("provider") || route.misspells("key");
+        if route.field("provider").is_none() && !misspelt {
+            let mend = "write provider = \"…\", or key = [\"$.id\"]";
+            route.fail("key", Fault::new("a route needs a provider or a key", mend));
+        }
+        let rules = provider.map(|provider| provider.rules.clone())?;
+        if let Some(fault) = lacking(&rules, path) {
+            route.fail("provider", fault);
+        }
+        return Some(rules);
+    };
+    let parts = field.list()?;
+    if parts.is_empty() || parts.len() > KEY_PARTS_MAX {
+        let mend = format!("write 1 to {KEY_PARTS_MAX} parts, such as [\"$.id\"]");
+        field.fail(format!("has {} parts", parts.len()), mend);
+        return None;
+    }
+    let texts: Vec<String> =
+        parts.iter().map(|part| part.text().map(str::to_owned)).collect::<Option<_>>()?;
+    match ItemRules::from_key(&texts) {
+        Ok(rules) => {
+            for (part, text) in parts.iter().zip(&texts) {
+                // A literal by itself is no key, and reads nothing.
+                let alone = ItemRules::from_key(std::slice::from_ref(text)).ok();
+                if let Some(fault) = alone.and_then(|rules| lacking(&rules, path)) {
+                    part.report(fault);
+                }
+            }
+            Some(rules)
+        }
+        Err(error) => {
+            let mend = "a part is a literal, $.json.path, header:NAME, query:NAME, path:NAME or form:NAME";
+            // The part that is wrong on its own, if one is; else the list is wrong as a whole.
+            let alone = parts.iter().zip(&texts).find_map(|(part, text)| {
+                ItemRules::from_key(std::slice::from_ref(text)).err().map(|error| (part, error))
+            });
+            let (place, error) = alone.unwrap_or((&field, error));
+            place.fail(error.to_string(), mend);
+            None
+        }
+    }
+}
+
+/// What is wrong where `rules` read a placeholder that `path` has not: such a part never has a value.
+fn lacking(rules: &ItemRules, path: Option<&RoutePath>) -> Option<Fault> {
+    let path = path?;
+    let sources = rules.key_sources();
+    let mut read = sources.iter().filter_map(|source| source.strip_prefix("path:"));
+    let name = read.find(|name| !path.placeholders().any(|known| known == *name))?;
+    let mend = match nearest(name, path.placeholders()) {
+        Some(near) => format!("did you mean path:{near}?"),
+        None => format!("write a path with {{{name}}}, or another part"),
+    };
+    Some(Fault::new(format!("path:{name} reads nothing: the path has no {{{name}}}"), mend))
+}
