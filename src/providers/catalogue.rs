@@ -72,14 +72,18 @@ impl Provider {
         Some(Arc::clone(provider))
     }
 
+    /// The shipped provider that people may mean who call it so.
+    pub fn alias(name: &str) -> Option<&'static str> {
+        let spelled = name.to_lowercase().replace(['_', ' '], "-");
+        ALIASES.iter().find(|(alias, _)| *alias == spelled).map(|(_, known)| *known)
+    }
+
     /// A shipped provider, or an error that names the nearest one.
     pub fn named(name: &str) -> Result<Arc<Self>, UnknownProvider> {
         Self::shipped(name).ok_or_else(|| {
-            let spelled = name.to_lowercase().replace(['_', ' '], "-");
-            let alias = ALIASES.iter().find(|(alias, _)| *alias == spelled).map(|(_, known)| *known);
             let near = FILES.iter().map(|(known, _)| (distance(name, known), *known)).min();
             let near = near.filter(|(steps, known)| *steps <= 1 + known.len() / 3).map(|(_, known)| known);
-            UnknownProvider { name: name.into(), near: alias.or(near) }
+            UnknownProvider { name: name.into(), near: Self::alias(name).or(near) }
         })
     }
 }

@@ -59,6 +59,7 @@ fn a_wrong_call_ends_with_64_and_says_why() {
             "/nowhere.headers: ",
         ),
         (&["providers", "nope"], "there is no provider"),
+        (&["run", "--upstream", "http://a", "--provider", "instagram"], "did you mean \"meta\"?"),
         (&["providers", "whatsapp"], "did you mean \"meta\"?"),
     ];
     for (arguments, said) in wrong {
