@@ -14,6 +14,7 @@ mod resubmit;
 mod route;
 mod settle;
 mod shadow;
+mod spelling;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,6 +96,11 @@ impl Flow {
                 Some(answer) => answer.map(Body::from),
                 None => self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await,
             },
+            // What only counts may refuse nothing.
+            Found::Misspelled(route) if route.config.mode == Mode::Shadow => {
+                self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await
+            }
+            Found::Misspelled(route) => misspelled(&route, request.uri().path()).map(Body::from),
             Found::Nothing(default) => {
                 self.pass(default.as_deref(), Bytes::new(), request, caller, slot).await
             }
@@ -111,7 +117,7 @@ impl Flow {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         match self.live.look(|shared| shared.find(request.method(), host, request.uri().path())) {
             Found::Event { path_params, .. } => path_params,
-            Found::PassThrough(_) | Found::Nothing(_) => Vec::new(),
+            Found::PassThrough(_) | Found::Misspelled(_) | Found::Nothing(_) => Vec::new(),
         }
     }
 
@@ -278,6 +284,15 @@ fn refusal(error: body::BodyError) -> Refusal {
         body::BodyError::Timeout(patience) => Refusal::TooSlow(patience),
         body::BodyError::Broken(_) | body::BodyError::NotUnderstood => Refusal::Broken,
     }
+}
+
+/// Passed on, it would reach the app unsigned and as often as it comes.
+fn misspelled(route: &Route, path: &str) -> Response<Bytes> {
+    let right = &*route.config.path.0;
+    tracing::warn!(route = %route.config.name, path, right, "refused: another spelling of a route's path");
+    route.metrics.request(metrics::Answer::Refused);
+    let text = format!("this path is another spelling of {right}, where webhooks are taken\n");
+    answer::text(StatusCode::NOT_FOUND, Bytes::from(text))
 }
 
 fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {

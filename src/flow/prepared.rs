@@ -43,6 +43,8 @@ pub enum Found {
     Event { route: Arc<Route>, path_params: Vec<(String, String)> },
     /// Not an event, though its path belongs to a route: a handshake, a probe.
     PassThrough(Arc<Route>),
+    /// An event of this route for an app that reads the path as the route's, which it isn't byte for byte.
+    Misspelled(Arc<Route>),
     /// No route's business: it goes here, if anywhere.
     Nothing(Option<Arc<Target>>),
 }
@@ -183,7 +185,10 @@ impl Routes {
     /// The route of a request; `None` where it is no route's. `host` is as in the request: any case, with or without
     /// a port.
     pub(super) fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Found> {
-        let Match { index, path_params, event } = self.table.find(method, host, path)?;
+        let Some(Match { index, path_params, event }) = self.table.find(method, host, path) else {
+            let meant = self.table.find_misspelled(method, host, path)?;
+            return Some(Found::Misspelled(Arc::clone(&self.routes[meant])));
+        };
         let route = Arc::clone(&self.routes[index]);
         Some(if event { Found::Event { route, path_params } } else { Found::PassThrough(route) })
     }

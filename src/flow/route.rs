@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::Method;
 use matchit::Router;
 
+use super::spelling::{canonical, canonical_pattern};
 use crate::config::RouteConfig;
 
 /// Every route, ready to be matched.
@@ -68,15 +69,29 @@ impl RouteTable {
     /// The route of a request; `None` where no route has its path. `host` is as in the request: any case, with or
     /// without a port. A route of that host stands before routes of any host.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Match> {
-        let own = match host {
-            Some(host) if !self.hosts.is_empty() => self.host(without_port(host)),
-            Some(_) | None => None,
-        };
-        let own = own.and_then(|paths| paths.find(method, path));
+        let own = self.own(host).and_then(|paths| paths.find(method, path));
         match own {
             Some(Match { event: true, .. }) => own,
             Some(_) => self.any_host.find(method, path).filter(|found| found.event).or(own),
             None => self.any_host.find(method, path),
+        }
+    }
+
+    /// The route whose event this would be if its path were spelled as the route has it.
+    pub fn find_misspelled(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
+        let path = canonical(path);
+        let own = self.own(host).and_then(|paths| paths.find_canonical(method, &path));
+        own.or_else(|| self.any_host.find_canonical(method, &path))
+    }
+
+    /// The patterns of this host alone.
+    fn own(&self, host: Option<&str>) -> Option<&Paths> {
+        match host {
+            Some(host) if !self.hosts.is_empty() => {
+                let name = without_port(host);
+                self.host(name.strip_suffix('.').unwrap_or(name))
+            }
+            Some(_) | None => None,
         }
     }
 
@@ -104,6 +119,8 @@ struct Paths {
     positions: HashMap<String, usize>,
     /// The routes under each pattern; their methods differ.
     entries: Vec<Vec<Entry>>,
+    /// The same by canonical patterns: what is spelled otherwise leads to the first route that would be meant.
+    canonical: Router<usize>,
 }
 
 /// One route under a pattern.
@@ -118,8 +135,11 @@ struct Entry {
 impl Paths {
     /// Adds a route; gives the name of the one that is in its way.
     fn insert(&mut self, pattern: &str, index: usize, route: &Arc<RouteConfig>) -> Result<(), String> {
+        // What is implied by `{*rest}`, its empty rest, is no name of its own.
+        let own = pattern == route.path.0 || pattern.contains("{*");
         // The names are the route's own, also under a pattern that it only implies.
         let (pattern, (_, names)) = (numbered(pattern).0, numbered(&route.path.0));
+        let canonical = own.then(|| canonical_pattern(&pattern)).flatten();
         let position = match self.positions.get(&pattern) {
             Some(position) => *position,
             None => self.new_position(pattern)?,
@@ -129,6 +149,10 @@ impl Paths {
             return Err(other.route.name.to_string());
         }
         entries.push(Entry { route: Arc::clone(route), index, names });
+        if let Some(canonical) = canonical {
+            // Of two that differ in spelling only, either tells what is wrong.
+            self.canonical.insert(canonical, position).ok();
+        }
         Ok(())
     }
 
@@ -152,6 +176,11 @@ impl Paths {
         if self.insert(pattern, index, route).is_err() {
             tracing::debug!(route = %route.name, pattern, "an implied path belongs to another route");
         }
+    }
+
+    fn find_canonical(&self, method: &Method, path: &str) -> Option<usize> {
+        let entries = &self.entries[*self.canonical.at(path).ok()?.value];
+        entries.iter().find(|entry| takes(&entry.route, method)).map(|entry| entry.index)
     }
 
     fn find(&self, method: &Method, path: &str) -> Option<Match> {
@@ -309,6 +338,34 @@ mod tests {
         assert_eq!(found("POST", "", "/evo"), event(6, ""));
         assert_eq!(found("POST", "", "/evo/messages-upsert"), event(6, ""));
         assert_eq!(found("POST", "", "/evo/connection-update"), event(7, ""));
+    }
+
+    #[test]
+    fn another_spelling_of_a_path_is_known_for_what_it_is() {
+        let table = routes(&[
+            ("exact", "", "/a/exact", ""),
+            ("one", "", "/Tenants/{x}/In/", ""),
+            ("rest", "", "/b/{*rest}", ""),
+            ("own", "hooks.example.com", "/own", "POST"),
+            ("evolution", "", "/evo", ""),
+        ])
+        .unwrap();
+        let meant = |method: Method, host: &str, path: &str| {
+            assert!(table.find(&method, Some(host), path).is_none_or(|found| !found.event), "{path}");
+            table.find_misspelled(&method, Some(host), path)
+        };
+        for path in ["/A/exact", "/a/exact/", "//a/exact", "/a/%65xact", "/a/./exact", "/c/../a/exact;v=1"] {
+            assert_eq!(meant(Method::POST, "any", path), Some(0), "{path}");
+            assert_eq!(meant(Method::GET, "any", path), None, "{path}");
+        }
+        assert_eq!(meant(Method::POST, "any", "/tenants/Shop/in"), Some(1));
+        assert_eq!(meant(Method::POST, "any", "/B/c/d"), Some(2));
+        assert_eq!(meant(Method::POST, "hooks.example.com.:443", "/OWN"), Some(3));
+        assert_eq!(meant(Method::POST, "other.example.com", "/OWN"), None);
+        assert_eq!(meant(Method::POST, "any", "/EVO/messages-upsert"), Some(4));
+        for path in ["/", "/a", "/a/exact/more", "/b", "/login/", "/Other"] {
+            assert_eq!(meant(Method::POST, "any", path), None, "{path}");
+        }
     }
 
     #[test]

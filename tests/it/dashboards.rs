@@ -131,7 +131,7 @@ fn the_configuration_that_is_deployed_is_right() {
         .arg(repository("deploy/compose/umavez.toml"))
         .env("UMAVEZ_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef")
         .env("POSTGRES_PASSWORD", "secret")
-        .env("HOTMART_HOTTOK", "secret")
+        .env("HOTMART_SECRET", "secret")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&checked.stderr);

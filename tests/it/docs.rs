@@ -8,7 +8,7 @@ use umavez::config::{Config, Environment};
 
 use crate::cli::{secret_for, stdout, umavez};
 use crate::support::postgres::Postgres;
-use crate::support::{Gateway, Upstream, durable_toml, eventually, order};
+use crate::support::{Delivery, Gateway, ORDERS, Upstream, durable_toml, eventually, hub_sha256, order};
 use crate::tls::pki;
 
 /// A fenced block: its document and line, what it is of, and its text.
@@ -111,7 +111,14 @@ fn every_configuration_in_the_documents_loads() {
     let mut wrong = Vec::new();
     let mut routes = 0;
     for path in documents() {
-        for block in blocks(&path).iter().filter(|block| block.of == "toml") {
+        let blocks = blocks(&path);
+        // A configuration that names a folder of them finds what its page shows.
+        let providers = folder.path().join("providers");
+        std::fs::create_dir_all(&providers).unwrap();
+        for (number, file) in blocks.iter().filter(|block| block.of == "toml provider").enumerate() {
+            std::fs::write(providers.join(format!("{number}.toml")), &file.text).unwrap();
+        }
+        for block in blocks.iter().filter(|block| block.of == "toml") {
             let text = file_of(&block.text, folder.path());
             let wanted = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
             let env: Environment =
@@ -124,6 +131,48 @@ fn every_configuration_in_the_documents_loads() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(routes > 10, "only {routes} routes were found");
+}
+
+#[tokio::test]
+async fn the_provider_files_of_the_documents_are_read_and_hold() {
+    let page = blocks("docs/provider-files.md");
+    let folder = tempfile::tempdir().unwrap();
+    for (number, file) in page.iter().filter(|block| block.of == "toml provider").enumerate() {
+        std::fs::write(folder.path().join(format!("{number}.toml")), &file.text).unwrap();
+    }
+    let routes = page.iter().find(|block| block.of == "toml").unwrap();
+    let (_, routes) = routes.text.split_once("[[route]]").unwrap();
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream)
+        .env("DEPLOYS_SECRET", "shown")
+        .env("SHOP_SECRET", "signs")
+        .start()
+        .await;
+    gateway.edit("[listen]", &format!("providers_dir = {:?}\n[listen]", folder.path()));
+    gateway.edit(ORDERS, &format!("[[route]]{routes}"));
+    let told = gateway.reload().await;
+    assert_eq!(told.status, 200, "{}", told.text());
+
+    let deploy = || Delivery::json("/internal/deploys", r#"{"deploy":{"id":7,"state":"done"}}"#);
+    let shop = || Delivery::json("/webhooks/my-shop", r#"{"event":{"id":"e-1"}}"#);
+    let forged = [
+        deploy(),
+        deploy().header("X-Deploy-Token", "guessed"),
+        shop(),
+        shop().header("X-Shop-Signature", &hub_sha256("guessed", &shop().body)),
+    ];
+    for delivery in &forged {
+        assert_eq!(gateway.send(delivery).await.status, 401);
+    }
+    let genuine = [
+        deploy().header("X-Deploy-Token", "shown"),
+        shop().header("X-Shop-Signature", &hub_sha256("signs", &shop().body)),
+    ];
+    for delivery in &genuine {
+        assert_eq!(gateway.send(delivery).await.verdict(), "first");
+        assert_eq!(gateway.send(delivery).await.verdict(), "duplicate");
+    }
+    assert_eq!(upstream.received(), 2);
 }
 
 #[test]

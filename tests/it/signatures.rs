@@ -228,3 +228,32 @@ async fn a_signature_over_the_url_holds_with_the_whole_url_and_with_its_base() {
         assert_eq!(gateway.send(&sent).await.verdict(), "first", "{url}");
     }
 }
+
+#[tokio::test]
+async fn another_spelling_of_a_routes_path_does_not_slip_past_its_signature() {
+    // Flask decodes `%68`, Express takes `/Shop/` for `/shop`: what passed as "no route" ran the handler unsigned.
+    let upstream = Upstream::answering(200, "done").await;
+    let route = "[[route]]\nname = \"shop\"\npath = \"/webhooks/shop\"\nprovider = \"hotmart\"\nsecret = \"${S}\"\n";
+    let gateway = Gateway::in_front_of(&upstream).route(route).env("S", "right").start().await;
+    let forged = |path: &str| Delivery::json(path, r#"{"id":"a","event":"PURCHASE_APPROVED"}"#);
+    assert_eq!(gateway.send(&forged("/webhooks/shop")).await.status, 401);
+    for path in [
+        "/webhooks/%73hop",
+        "//webhooks/shop",
+        "/webhooks/shop/",
+        "/Webhooks/Shop",
+        "/x/../webhooks/shop",
+        "/webhooks/shop;v=1?x=y",
+        "/webhooks%2Fshop",
+    ] {
+        let answer = gateway.send(&forged(path)).await;
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.text().contains("/webhooks/shop"), "{path}: {}", answer.text());
+    }
+    assert_eq!(upstream.received(), 0);
+    let refused = [("route", "shop"), ("answer", "refused")];
+    assert_eq!(gateway.metrics().await.value("umavez_requests_total", &refused), 7.0);
+    // Other paths are the app's, and so are other methods.
+    assert_eq!(gateway.send(&forged("/webhooks/Shopping/")).await.status, 200);
+    assert_eq!(gateway.send(&Delivery::new("GET", "/Webhooks/Shop")).await.status, 200);
+}

@@ -1,0 +1,91 @@
+//! Other spellings of a path: apps read `/Hooks`, `/hooks/`, `//hooks`, `/%68ooks` or `/x/../hooks` as `/hooks`, each its
+//! own selection. Routes are matched byte for byte; what is only spelled otherwise must not slip past them. Pure.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// The one spelling of all those that some app takes for the same: decoded, in lower case, without empty or dot
+/// segments, path parameters (`;v=1`) and the slash at the end.
+pub(super) fn canonical(path: &str) -> Cow<'_, str> {
+    let odd = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'%' | b';' | b'\\');
+    let plain = !path.bytes().any(odd)
+        && !path.contains("//")
+        && !path.contains("/.")
+        && (path == "/" || !path.ends_with('/'));
+    if plain {
+        return Cow::Borrowed(path);
+    }
+    let mut decoded = percent_decode_str(path).decode_utf8_lossy().replace('\\', "/");
+    decoded.make_ascii_lowercase();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment.split(';').next().unwrap_or_default() {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            name => segments.push(name),
+        }
+    }
+    Cow::Owned(format!("/{}", segments.join("/")))
+}
+
+/// The same of a route's pattern, whose placeholders stay; `None` where it would match what isn't a spelling of it.
+pub(super) fn canonical_pattern(pattern: &str) -> Option<String> {
+    let mut text = String::with_capacity(pattern.len());
+    for segment in pattern.split('/').filter(|segment| !segment.is_empty()) {
+        text.push('/');
+        if segment.contains('{') {
+            text.push_str(segment);
+        } else {
+            text.push_str(canonical(segment).trim_start_matches('/'));
+        }
+    }
+    // `/` alone, or nothing but placeholders, is no name that could be spelled otherwise.
+    let named = pattern.split('/').any(|segment| !segment.is_empty() && !segment.contains('{'));
+    named.then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_comes_to_one() {
+        let spellings = [
+            "/webhooks/hotmart",
+            "/Webhooks/HOTMART",
+            "/webhooks/hotmart/",
+            "//webhooks//hotmart",
+            "/webhooks/%68otm%61rt",
+            "/webhooks%2Fhotmart",
+            "/webhooks\\hotmart",
+            "/./webhooks/./hotmart",
+            "/x/../webhooks/hotmart",
+            "/webhooks/x/%2e%2E/hotmart",
+            "/webhooks/hotmart;jsessionid=1",
+            "/../webhooks/hotmart",
+        ];
+        for spelling in spellings {
+            assert_eq!(canonical(spelling), "/webhooks/hotmart", "{spelling}");
+        }
+        for other in ["/", "/webhooks", "/webhooks/hotmart2", "/webhooks/hot.mart", "/webhooks/ho%2etmart"] {
+            assert_ne!(canonical(other), "/webhooks/hotmart", "{other}");
+        }
+        assert_eq!(canonical("/%ff%00"), "/\u{fffd}\0");
+        assert_eq!(canonical("/"), "/");
+    }
+
+    #[test]
+    fn patterns_keep_their_placeholders() {
+        let table = [
+            ("/Hooks/{Tenant}/In/", Some("/hooks/{Tenant}/in")),
+            ("/b/{*rest}", Some("/b/{*rest}")),
+            ("/%C3%A7a", Some("/ça")),
+            ("/{tenant}", None),
+            ("/", None),
+        ];
+        for (pattern, wanted) in table {
+            assert_eq!(canonical_pattern(pattern).as_deref(), wanted, "{pattern}");
+        }
+    }
+}
