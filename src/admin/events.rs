@@ -16,6 +16,8 @@ use crate::ledger::{Digest, EventKey};
 /// How many rows a list holds unless `limit` says otherwise, and at most.
 const LIST_DEFAULT: usize = 100;
 const LIST_MAX: usize = 1000;
+/// How many hex digits of a digest name an event at least: as many as logs show.
+const PREFIX_MIN: u32 = 8;
 
 /// Which change a path names.
 pub(super) fn override_of(path: &str) -> Option<Override> {
@@ -30,21 +32,28 @@ pub(super) fn override_of(path: &str) -> Option<Override> {
 
 impl Admin {
     pub(super) async fn show<B>(&self, request: &Request<B>) -> Response<Bytes> {
-        let digest = match wanted(request) {
-            Ok(digest) => digest,
-            Err(why) => return bad(why),
+        let record = match self.named(request).await {
+            Ok(record) => record,
+            Err(missing) => return missing.answer(),
         };
-        match self.ledger.durable().look(digest).await {
-            Ok(Some(record)) => match self.request_of(&record).await {
-                Ok(request) => {
-                    let mut told = event(&record);
-                    told["request"] = request;
-                    answer(StatusCode::OK, &told)
-                }
-                Err(error) => down(&error),
-            },
-            Ok(None) => never_seen(),
+        match self.request_of(&record).await {
+            Ok(request) => {
+                let mut told = event(&record);
+                told["request"] = request;
+                answer(StatusCode::OK, &told)
+            }
             Err(error) => down(&error),
+        }
+    }
+
+    /// The event that a request names.
+    async fn named<B>(&self, request: &Request<B>) -> Result<Record, Missing> {
+        let Wanted { first, last, scoped } = wanted(request).map_err(Missing::Unreadable)?;
+        let mut found = self.ledger.durable().look_between(first, last).await.map_err(Missing::Unknown)?;
+        match (found.pop(), found.pop()) {
+            (Some(record), None) => Ok(record),
+            (Some(other), Some(one)) => Err(Missing::Several([one.digest, other.digest])),
+            (None, _) => Err(if scoped { Missing::NeverSeen } else { Missing::WithoutScope }),
         }
     }
 
@@ -88,14 +97,9 @@ impl Admin {
         to: Override,
         peer: SocketAddr,
     ) -> Response<Bytes> {
-        let digest = match wanted(request) {
-            Ok(digest) => digest,
-            Err(why) => return bad(why),
-        };
-        let record = match self.ledger.durable().look(digest).await {
-            Ok(Some(record)) => record,
-            Ok(None) => return never_seen(),
-            Err(error) => return down(&error),
+        let record = match self.named(request).await {
+            Ok(record) => record,
+            Err(missing) => return missing.answer(),
         };
         match self.ledger.change(&record, to, &actor(peer)).await {
             Ok(Some((before, after))) if after == Some(before) => answer(
@@ -113,16 +117,11 @@ impl Admin {
 
     /// Sends a held event's stored request again, now.
     pub(super) async fn replay<B>(&self, request: &Request<B>, peer: SocketAddr) -> Response<Bytes> {
-        let digest = match wanted(request) {
-            Ok(digest) => digest,
-            Err(why) => return bad(why),
+        let record = match self.named(request).await {
+            Ok(record) => record,
+            Err(missing) => return missing.answer(),
         };
         let durable = self.ledger.durable();
-        let record = match durable.look(digest).await {
-            Ok(Some(record)) => record,
-            Ok(None) => return never_seen(),
-            Err(error) => return down(&error),
-        };
         let (State::Held, Some(id)) = (record.state, record.payload) else {
             let why = format!("only a held event can be replayed; this one is {}", state(record.state));
             return answer(StatusCode::CONFLICT, &json!({"error": why, "key": record.key}));
@@ -140,7 +139,7 @@ impl Admin {
         match self.flow.resubmit(&record, payload, &actor(peer)).await {
             Ok(sent) => answer(
                 StatusCode::OK,
-                &json!({"key": record.key, "before": "held", "answer": sent.status.as_u16(), "verdict": sent.said}),
+                &json!({"key": record.key, "before": "held", "state": sent.state(), "answer": sent.status.as_u16(), "verdict": sent.said}),
             ),
             Err(ResubmitError::Durable(error)) => down(&error),
             Err(
@@ -153,20 +152,72 @@ impl Admin {
     }
 }
 
-/// The event that a request names: `?key=` with its text form, or `?digest=` with 32 hex digits.
-fn wanted<B>(request: &Request<B>) -> Result<Digest, &'static str> {
+/// Which event a request names: digests from the first to the last, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    first: Digest,
+    last: Digest,
+    /// A key that has no scope before it is no whole one.
+    scoped: bool,
+}
+
+/// Why no event is meant.
+enum Missing {
+    Unreadable(&'static str),
+    Unknown(DurableError),
+    NeverSeen,
+    WithoutScope,
+    /// At least these two begin so.
+    Several([Digest; 2]),
+}
+
+impl Missing {
+    fn answer(self) -> Response<Bytes> {
+        match self {
+            Self::Unreadable(why) => bad(why),
+            Self::Unknown(error) => down(&error),
+            Self::NeverSeen => never_seen(),
+            Self::WithoutScope => answer(
+                StatusCode::NOT_FOUND,
+                &json!({"error": "no such event is remembered; a key begins with its scope, such as \
+                    hotmart:3f0c8b51, and what logs show is the beginning of its digest: --digest 18cb05c2"}),
+            ),
+            Self::Several([one, other]) => answer(
+                StatusCode::CONFLICT,
+                &json!({"error": format!("several events' digests begin so, such as {one} and {other}; write more digits")}),
+            ),
+        }
+    }
+}
+
+/// What a request names: `?key=` with an event's text form, or `?digest=` with 32 hex digits, or the first of them.
+fn wanted<B>(request: &Request<B>) -> Result<Wanted, &'static str> {
     let query = request.uri().query().unwrap_or_default();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
-            "key" => return Ok(EventKey::from_text(&*value).digest()),
+            "key" => {
+                let digest = EventKey::from_text(&*value).digest();
+                return Ok(Wanted { first: digest, last: digest, scoped: value.contains([':', '#']) });
+            }
             "digest" => {
-                let hex = u128::from_str_radix(value.trim_start_matches('#'), 16);
-                return hex.map(Digest).map_err(|_| "digest: write 32 hex digits");
+                return digests(value.trim_start_matches('#'))
+                    .ok_or("digest: write 32 hex digits, or at least the first 8");
             }
             _ => {}
         }
     }
-    Err("name the event: ?key=scope:part or ?digest=32 hex digits")
+    Err("name the event: ?key=scope:part or ?digest=32 hex digits, or the first 8 of them")
+}
+
+/// All digests that begin with these hex digits.
+fn digests(hex: &str) -> Option<Wanted> {
+    let digits = u32::try_from(hex.len()).ok().filter(|digits| (PREFIX_MIN..=32).contains(digits))?;
+    if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let free = 4 * (32 - digits);
+    let first = u128::from_str_radix(hex, 16).ok()? << free;
+    Some(Wanted { first: Digest(first), last: Digest(first | ((1 << free) - 1)), scoped: true })
 }
 
 fn limit<B>(request: &Request<B>) -> usize {
@@ -186,7 +237,8 @@ fn event(record: &Record) -> Value {
         "state": state(record.state),
         "attempts": record.attempts,
         "first_claimed": rfc3339(record.first_claimed),
-        "expires": rfc3339(record.expires),
+        // A held event waits for as long as nobody decides.
+        "expires": (record.state != State::Held).then(|| rfc3339(record.expires)),
         "lease_until": record.lease_until.map(rfc3339),
         "fingerprint": record.fingerprint.to_string(),
         "conflicting": record.conflicting.map(|other| other.to_string()),
@@ -230,4 +282,21 @@ fn down(error: &DurableError) -> Response<Bytes> {
 /// RFC 3339, UTC, milliseconds.
 fn rfc3339(at: UnixMillis) -> String {
     at.rfc3339()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_a_digest_stands_for_all_that_begin_so() {
+        let range = |hex| digests(hex).map(|wanted| (wanted.first.0, wanted.last.0));
+        assert_eq!(range("18cb05c2"), Some((0x18cb_05c2 << 96, (0x18cb_05c3 << 96) - 1)));
+        let whole = 0x8d3c_1f0a_5b7e_4c2d_9f6a_1b3c_5d7e_9f01;
+        assert_eq!(range("8d3c1f0a5b7e4c2d9f6a1b3c5d7e9f01"), Some((whole, whole)));
+        assert_eq!(range("ffffffff"), Some((0xffff_ffff << 96, u128::MAX)));
+        for wrong in ["", "18cb05c", "+8cb05c2", "18cb05cg", "8d3c1f0a5b7e4c2d9f6a1b3c5d7e9f012"] {
+            assert_eq!(range(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use umavez::config::{Config, Durable, Hot, Mode, RouteConfig, show_duration};
 use umavez::gateway::Probed;
 use umavez::tls::{Clients, ListenerFiles};
 
-use super::{Failure, load, print};
+use super::{FILE, Failure, load, print};
 
 /// Look at a configuration and its stores; say everything that is wrong or risky
 ///
@@ -19,7 +19,7 @@ use super::{Failure, load, print};
 #[command(after_help = "Example:\n  umavez check --config /etc/umavez/umavez.toml")]
 pub(super) struct Check {
     /// The configuration file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", default_value = FILE)]
     config: PathBuf,
     /// Leave the stores alone: look at the file and its secrets only
     #[arg(long)]
@@ -49,10 +49,9 @@ fn stores(config: &Config) -> Result<(), Failure> {
             Ok(Probed::InUse) => "in use by a running gateway",
             Ok(Probed::NotYet) => "not there yet; it will be created at the start",
             Err(error) => {
-                problems.push(format!(
-                    "[{store}] url: the store does not answer: {error:#}; {}",
-                    mend(store, config)
-                ));
+                let why = causes(&error);
+                let mend = mend(store, config, &why);
+                problems.push(format!("[{store}] url: the store does not answer: {why}; {mend}"));
                 continue;
             }
         };
@@ -66,10 +65,41 @@ fn stores(config: &Config) -> Result<(), Failure> {
     }
 }
 
-fn mend(store: &str, config: &Config) -> String {
+/// An error and its causes, each once: some repeat their cause's text as their own, and Postgres's tell a line of its
+/// source.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        let cause = match cause.rsplit_once(" at line ") {
+            Some((told, line)) if line.bytes().all(|byte| byte.is_ascii_digit()) => told,
+            Some(_) | None => &cause,
+        };
+        if text.ends_with(cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(cause);
+    }
+    text
+}
+
+fn mend(store: &str, config: &Config, why: &str) -> String {
+    let missing = |what: &str| why.contains(&format!("{what} \"")) && why.ends_with("\" does not exist");
     match (store, &config.durable) {
         ("durable", Durable::Sqlite { path }) => {
             format!("let umavez's user write {} and its folder, or name another file", path.display())
+        }
+        ("durable", Durable::Postgres(_)) if missing("role") => {
+            "create the role, or mend [durable] url".to_owned()
+        }
+        ("durable", Durable::Postgres(_)) if missing("database") => {
+            "create the database, or mend [durable] url".to_owned()
+        }
+        ("durable", Durable::Postgres(_)) if why.contains("authentication failed") => {
+            "mend [durable] url: its user and password are not the database's".to_owned()
         }
         _ => format!("start it, or mend [{store}] url"),
     }
@@ -148,5 +178,21 @@ fn counted(count: usize, what: &str) -> String {
         0 => format!("no {what}s"),
         1 => format!("1 {what}"),
         more => format!("{more} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once_and_without_a_line_of_postgres() {
+        let cause = anyhow::anyhow!("database \"umavez\" does not exist at line 948")
+            .context("error returned from database: database \"umavez\" does not exist at line 948")
+            .context("the database cannot be reached");
+        assert_eq!(
+            causes(&cause),
+            "the database cannot be reached: error returned from database: database \"umavez\" does not exist"
+        );
     }
 }

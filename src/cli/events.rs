@@ -63,7 +63,7 @@ struct Key {
     /// The event's key
     #[arg(value_name = "KEY")]
     key: Option<String>,
-    /// The event's digest, 32 hex digits, in place of its key
+    /// In place of its key the event's digest, 32 hex digits, or the first 8 or more, as logs show them
     #[arg(long, value_name = "HEX")]
     digest: Option<String>,
 }
@@ -95,13 +95,14 @@ impl Key {
     fn query(&self) -> Result<String, Failure> {
         match (&self.key, &self.digest) {
             (_, Some(digest))
-                if digest.len() == 32 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
+                if (8..=32).contains(&digest.len())
+                    && digest.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
             {
                 Ok(format!("digest={digest}"))
             }
-            (_, Some(digest)) => {
-                Err(Failure::Usage(format!("--digest: {digest:?} is no digest; write its 32 hex digits")))
-            }
+            (_, Some(digest)) => Err(Failure::Usage(format!(
+                "--digest: {digest:?} is no digest; write its 32 hex digits, or at least the first 8"
+            ))),
             (Some(key), None) => Ok(format!("key={}", utf8_percent_encode(key, NON_ALPHANUMERIC))),
             (None, None) => Err(Failure::Usage("name an event by its key, or by --digest".to_owned())),
         }
@@ -111,7 +112,18 @@ impl Key {
 impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (method, target) = self.action.request()?;
-        print(&self.at.ask(method, &target, self.token()?.as_deref(), PATIENCE)?)
+        let told = self.at.ask(method, &target, self.token()?.as_deref(), PATIENCE)?;
+        print(&told)?;
+        match &self.action {
+            Action::Replay(_) => replayed(&told),
+            Action::Show(_)
+            | Action::Held(_)
+            | Action::Actions(_)
+            | Action::MarkDone(_)
+            | Action::Release(_)
+            | Action::Forget(_)
+            | Action::AllowOnce(_) => Ok(()),
+        }
     }
 
     fn token(&self) -> Result<Option<String>, Failure> {
@@ -123,4 +135,16 @@ impl Events {
             Err(error) => Err(Failure::Usage(format!("--token-file: {}: {error}", file.display()))),
         }
     }
+}
+
+/// A replay that the app did not take has failed, though the gateway did what it was asked for.
+fn replayed(told: &str) -> Result<(), Failure> {
+    let told: serde_json::Value = serde_json::from_str(told).unwrap_or_default();
+    if told["state"] == "done" {
+        return Ok(());
+    }
+    Err(Failure::Other(anyhow::anyhow!(
+        "the replay failed: the app did not take it (answer {}), and the event stays held",
+        told["answer"]
+    )))
 }

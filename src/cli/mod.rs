@@ -23,6 +23,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use umavez::config::{Config, ConfigErrors, Environment, Warning};
 
+/// The configuration file where none is named, as `umavez init` writes it.
+const FILE: &str = "umavez.toml";
 /// The exit code for what was asked for wrongly: `EX_USAGE` of sysexits.
 const USAGE: u8 = 64;
 

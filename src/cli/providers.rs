@@ -29,12 +29,24 @@ impl Providers {
             return print(&page::all());
         }
         let Some(name) = &self.name else {
-            let names: Vec<&str> = Provider::names();
-            return print(&format!("{}\n", names.join("\n")));
+            return print(&listed());
         };
         let provider = Provider::named(name).map_err(|error| Failure::Usage(error.to_string()))?;
         print(&told(&provider))
     }
+}
+
+/// A line for each provider, by name: the name that a route takes, and what people call it.
+fn listed() -> String {
+    let mut names = Provider::names();
+    names.sort_unstable();
+    let width = names.iter().map(|name| name.len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for name in names {
+        let title = Provider::shipped(name).map(|provider| provider.notes.title.clone()).unwrap_or_default();
+        writeln!(text, "{name:<width$}  {title}").expect("a String takes any text");
+    }
+    text
 }
 
 fn told(provider: &Provider) -> String {

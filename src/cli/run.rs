@@ -1,14 +1,14 @@
 //! `umavez run`: serve.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use umavez::config::{Config, ConfigFile, Secret, Warning, WithoutFile};
 use umavez::gateway::{Notify, Start};
 use umavez::listen::Inherited;
 
-use super::{Failure, environment, load, log};
+use super::{FILE, Failure, environment, load, log};
 
 /// Where the secret comes from when nothing else is said.
 const SECRET_VARIABLE: &str = "UMAVEZ_SECRET";
@@ -25,13 +25,13 @@ UMAVEZ_LOG sets what is logged, such as `debug` or `umavez=debug,warn`.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Run {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", required_unless_present = "upstream", conflicts_with_all =
+    /// The configuration file [default: umavez.toml, where it is there and no --upstream is given]
+    #[arg(long, value_name = "FILE", conflicts_with_all =
         ["upstream", "provider", "secret_env", "listen", "admin", "data"])]
     config: Option<PathBuf>,
     /// Take the listening sockets over from the gateway that runs, which then stops; nobody is refused meanwhile.
     /// Both need the file's `[listen] handover`
-    #[arg(long, requires = "config")]
+    #[arg(long, conflicts_with = "upstream")]
     takeover: bool,
     /// Without a file: the app, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL", requires = "provider")]
@@ -60,8 +60,9 @@ impl Run {
         })?;
         let takeover = self.takeover;
         let notify = Notify(environment().remove("NOTIFY_SOCKET"));
-        let file = self.config.clone().map(|path| ConfigFile { path, env: environment() });
-        let (config, warnings) = self.config()?;
+        let config = self.file()?;
+        let file = config.clone().map(|path| ConfigFile { path, env: environment() });
+        let (config, warnings) = self.configuration(config.as_deref())?;
         if takeover && config.listen.handover.is_none() {
             let mend = "--takeover: the file names no [listen] handover; write handover = \"/run/umavez/handover.sock\"";
             return Err(Failure::Usage(mend.to_owned()));
@@ -74,8 +75,25 @@ impl Run {
             .map_err(Failure::Other)
     }
 
-    fn config(self) -> Result<(Config, Vec<Warning>), Failure> {
-        if let Some(path) = &self.config {
+    /// The file to serve by: the one that is named, or the usual one where it is there; none beside --upstream.
+    fn file(&self) -> Result<Option<PathBuf>, Failure> {
+        if self.config.is_some() || self.upstream.is_some() {
+            return Ok(self.config.clone());
+        }
+        let usual = PathBuf::from(FILE);
+        // What was given for a gateway without a file would be lost on the file.
+        let without_file = self.secret_env.is_some() || self.listen.is_some() || self.admin.is_some();
+        if usual.is_file() && !without_file {
+            return Ok(Some(usual));
+        }
+        Err(Failure::Usage(format!(
+            "run needs --config FILE ({}), or --upstream and --provider; `umavez init` writes a first file",
+            if without_file { "alone: its settings are in it" } else { "there is no umavez.toml here" }
+        )))
+    }
+
+    fn configuration(self, file: Option<&Path>) -> Result<(Config, Vec<Warning>), Failure> {
+        if let Some(path) = file {
             return load(path);
         }
         let (Some(upstream), Some(provider)) = (self.upstream, self.provider) else {

@@ -86,7 +86,7 @@ impl Known {
         let mut names: Vec<&str> = Provider::names();
         names.extend(self.own.keys().map(String::as_str));
         names.sort_unstable();
-        let mend = match nearest(name, names.iter().copied()) {
+        let mend = match Provider::alias(name).or_else(|| nearest(name, names.iter().copied())) {
             Some(near) => format!("did you mean {near:?}?"),
             None => {
                 format!("known are {}; another needs a file in providers_dir, or key = […]", names.join(", "))

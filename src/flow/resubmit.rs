@@ -13,6 +13,7 @@ use super::proxy::{Replay, Work};
 use super::{Arrived, Flow, Found};
 use crate::ledger::durable::{DurableError, Override, Record, State};
 use crate::ledger::{Claimed, Fence, Payload};
+use crate::metrics::Said;
 use crate::upstream::headers::Caller;
 use crate::upstream::public_url;
 
@@ -21,6 +22,14 @@ use crate::upstream::public_url;
 pub struct Resubmit {
     pub status: StatusCode,
     pub said: &'static str,
+}
+
+impl Resubmit {
+    /// Where the event stands now: what the app did not take is held again.
+    pub fn state(&self) -> &'static str {
+        let done = [Said::First, Said::Duplicate].iter().any(|done| done.label() == self.said);
+        if done { "done" } else { "held" }
+    }
 }
 
 /// Why a payload can't be replayed.

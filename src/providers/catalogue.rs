@@ -18,6 +18,25 @@ shipped! {
     "cloudevents"
 }
 
+/// What people call a provider besides its name.
+const ALIASES: &[(&str, &str)] = &[
+    ("whatsapp", "meta"),
+    ("whatsapp-cloud-api", "meta"),
+    ("messenger", "meta"),
+    ("instagram", "meta"),
+    ("facebook", "meta"),
+    ("mercado-pago", "mercadopago"),
+    ("evolution-api", "evolution"),
+    ("msgraph", "microsoft-graph"),
+    ("ms-graph", "microsoft-graph"),
+    ("graph", "microsoft-graph"),
+    ("sns", "aws-sns"),
+    ("amazon-sns", "aws-sns"),
+    ("pubsub", "google-pubsub"),
+    ("pub-sub", "google-pubsub"),
+    ("gcp-pubsub", "google-pubsub"),
+];
+
 /// A provider name that isn't shipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no provider \"{name}\"{}", hint(.near))]
@@ -53,12 +72,18 @@ impl Provider {
         Some(Arc::clone(provider))
     }
 
+    /// The shipped provider that people may mean who call it so.
+    pub fn alias(name: &str) -> Option<&'static str> {
+        let spelled = name.to_lowercase().replace(['_', ' '], "-");
+        ALIASES.iter().find(|(alias, _)| *alias == spelled).map(|(_, known)| *known)
+    }
+
     /// A shipped provider, or an error that names the nearest one.
     pub fn named(name: &str) -> Result<Arc<Self>, UnknownProvider> {
         Self::shipped(name).ok_or_else(|| {
             let near = FILES.iter().map(|(known, _)| (distance(name, known), *known)).min();
             let near = near.filter(|(steps, known)| *steps <= 1 + known.len() / 3).map(|(_, known)| known);
-            UnknownProvider { name: name.into(), near }
+            UnknownProvider { name: name.into(), near: Self::alias(name).or(near) }
         })
     }
 }
@@ -96,6 +121,12 @@ mod tests {
             Provider::named("stirpe").unwrap_err().to_string(),
             "there is no provider \"stirpe\"; did you mean \"stripe\"?"
         );
+        for (alias, name) in ALIASES {
+            assert_eq!(Provider::named(alias).unwrap_err().near, Some(*name), "{alias}");
+            assert!(Provider::shipped(name).is_some(), "{name}");
+            assert!(Provider::shipped(alias).is_none(), "{alias} is a provider of its own");
+        }
+        assert_eq!(Provider::named("Mercado Pago").unwrap_err().near, Some("mercadopago"));
         assert!(
             Provider::named("zzzzzzzzzzzz").unwrap_err().to_string().contains("; there are hotmart, meta")
         );

@@ -15,9 +15,41 @@ const ENDINGS: &[&str] = &[
     "authorization",
 ];
 /// What such a name's last word is.
-const WORDS: &[&str] = &["auth", "cookie", "jwt", "bearer", "pwd", "tok"];
+const WORDS: &[&str] = &["auth", "cookie", "jwt", "bearer", "pwd", "tok", "clave", "secreto"];
 /// What stands before `key` in such a name.
 const KEYS: &[&str] = &["api", "access", "private", "secret", "auth", "signing", "encryption", "sas"];
+/// The same in Portuguese and Spanish, where what such a word belongs to follows it: `senha_do_usuario`.
+const LEADING: &[&str] = &[
+    "senha",
+    "segredo",
+    "credencial",
+    "credenciais",
+    "credenciales",
+    "contraseña",
+    "contrasena",
+    "contrasenha",
+];
+/// What is a credential there only where one of `OPENS` follows: a `chave` alone is a Pix key or an invoice's.
+const LEADING_KEYS: &[&str] = &["chave", "clave", "llave", "token"];
+const OPENS: &[&str] = &[
+    "api",
+    "acesso",
+    "acceso",
+    "secreta",
+    "secreto",
+    "privada",
+    "privado",
+    "autenticação",
+    "autenticacao",
+    "autenticación",
+    "autenticacion",
+    "assinatura",
+    "criptografia",
+];
+/// What may stand between the two.
+const OF: &[&str] = &["de", "da", "do", "del", "la"];
+/// Such names written as one word.
+const JOINED: &[&str] = &["chaveapi", "chavesecreta", "chaveacesso", "claveapi", "clavesecreta"];
 /// Words that tell of something harmless, whatever follows.
 const HARMLESS: &[&str] = &["idempotency", "page", "cancel"];
 
@@ -31,7 +63,23 @@ pub(super) fn tells(name: &str) -> bool {
     let singular = last.strip_suffix('s').unwrap_or(last);
     ENDINGS.iter().any(|ending| singular.ends_with(ending))
         || WORDS.contains(&singular)
-        || (singular == "key" && before.last().is_some_and(|word| KEYS.contains(&word.as_str())))
+        || JOINED.contains(&singular)
+        || (["key", "chave"].contains(&singular)
+            && before.last().is_some_and(|word| KEYS.contains(&word.as_str())))
+        || leads(&words)
+}
+
+/// Whether the name is one as Portuguese and Spanish build them: the noun first, or `nova_senha`, `chaveDeAcesso`.
+fn leads(words: &[String]) -> bool {
+    let singular = |word: &String| word.strip_suffix('s').unwrap_or(word).to_owned();
+    words.iter().enumerate().any(|(at, word)| {
+        let rest = words.iter().skip(at + 1).find(|word| !OF.contains(&word.as_str()));
+        let noun = singular(word);
+        LEADING.contains(&noun.as_str())
+            || LEADING.contains(&word.as_str())
+            || (LEADING_KEYS.contains(&noun.as_str())
+                && rest.is_some_and(|word| OPENS.contains(&word.as_str())))
+    })
 }
 
 /// The words of a name, in lower case: split where other characters than letters and digits stand, and where a
@@ -86,6 +134,30 @@ mod tests {
             "password",
             "privateKey",
             "credentials",
+            "senha",
+            "Senha",
+            "senhas",
+            "novaSenha",
+            "senha_do_usuario",
+            "chave_api",
+            "chaveApi",
+            "chaveapi",
+            "chave_secreta",
+            "chave_de_acesso",
+            "chavesDeAcesso",
+            "X-Api-Chave",
+            "segredo",
+            "segredos",
+            "contraseña",
+            "contrasena",
+            "CONTRASEÑA",
+            "clave",
+            "clave_secreta",
+            "credencial",
+            "credenciais",
+            "credenciales",
+            "token_acesso",
+            "token_de_acceso",
         ] {
             assert!(tells(name), "{name}");
         }
@@ -102,6 +174,15 @@ mod tests {
             "tokenizer",
             "nextPageToken",
             "session_id",
+            "chave",
+            "chave_pix",
+            "chave_nfe",
+            "chaveDoPedido",
+            "ClaveProdServ",
+            "resenha",
+            "desenhado",
+            "conclave",
+            "token_id",
             "",
             "--",
         ] {

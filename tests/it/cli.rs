@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{Gateway, Upstream};
+use crate::support::{Delivery, Gateway, Reply, Upstream};
 
 pub(crate) fn umavez(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
@@ -37,7 +37,9 @@ fn a_wrong_call_ends_with_64_and_says_why() {
     let wrong: &[(&[&str], &str)] = &[
         (&[], "Usage:"),
         (&["rum"], "similar subcommand"),
-        (&["run"], "--config"),
+        (&["run"], "--config FILE (there is no umavez.toml here), or --upstream and --provider"),
+        (&["run", "--admin", "127.0.0.1:1"], "its settings are in it"),
+        (&["check"], "umavez.toml: cannot be read"),
         (&["run", "--config", "a", "--upstream", "b"], "cannot be used with"),
         (&["run", "--upstream", "http://127.0.0.1:1"], "--provider"),
         (&["run", "--config", "/nowhere.toml"], "/nowhere.toml: cannot be read"),
@@ -49,7 +51,7 @@ fn a_wrong_call_ends_with_64_and_says_why() {
         ),
         (&["check", "--config", "/nowhere.toml"], "/nowhere.toml: cannot be read"),
         (&["events", "show"], "KEY"),
-        (&["events", "show", "--digest", "12"], "32 hex digits"),
+        (&["events", "show", "--digest", "12"], "32 hex digits, or at least the first 8"),
         (&["events", "held", "--admin", "ftp://a"], "write http://host:port"),
         (&["keys", "--provider", "nope", "--headers", "/x", "--body", "/y"], "there is no provider \"nope\""),
         (
@@ -57,6 +59,8 @@ fn a_wrong_call_ends_with_64_and_says_why() {
             "/nowhere.headers: ",
         ),
         (&["providers", "nope"], "there is no provider"),
+        (&["run", "--upstream", "http://a", "--provider", "instagram"], "did you mean \"meta\"?"),
+        (&["providers", "whatsapp"], "did you mean \"meta\"?"),
     ];
     for (arguments, said) in wrong {
         let output = umavez(arguments);
@@ -152,6 +156,8 @@ fn check_of_stores_that_do_not_answer_ends_with_1_and_says_what_to_mend() {
         assert!(told.contains(&format!("[{store}] url: the store does not answer: ")), "{told}");
         assert!(told.contains(&format!("mend [{store}] url")), "{told}");
     }
+    assert!(told.contains(&format!("redis at {nobody} cannot be used: ")), "{told}");
+    assert!(told.contains("Connection refused"), "{told}");
     assert_eq!(code(&umavez(&["check", "--offline", "--config", &path])), 0);
 }
 
@@ -166,6 +172,58 @@ async fn check_beside_a_running_gateway_is_no_failure() {
     let output = umavez(&["check", "--config", &path.display().to_string()]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("durable   in use by a running gateway"), "{}", stdout(&output));
+}
+
+#[test]
+fn check_takes_the_file_of_the_folder_where_none_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[upstream]\nurl = \"http://127.0.0.1:3000\"\n[[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\n";
+    file(&directory, "umavez.toml", text);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
+    let output = command.args(["check", "--offline"]).current_dir(directory.path()).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("umavez.toml: ok"), "{}", stdout(&output));
+    file(&directory, "umavez.toml", "[nope]\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
+    let output = command.arg("run").current_dir(directory.path()).output().unwrap();
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+    assert!(stderr(&output).contains("umavez.toml:1"), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn an_event_is_named_by_what_the_log_shows_and_a_failed_replay_ends_with_1() {
+    let upstream =
+        Upstream::scripted([Reply::silence(), Reply::new(500, "not yet"), Reply::new(200, "now")]).await;
+    let route = "[[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\n\
+                 timeout = \"300ms\"\nlease = \"2s\"\non_unknown = \"hold\"\n";
+    let gateway = Gateway::in_front_of(&upstream).route(route).start().await;
+    let answer = gateway.send(&Delivery::json("/pix", "{\"id\":\"7\"}")).await;
+    assert_eq!(answer.verdict(), "held");
+    let admin = format!("http://{}", gateway.admin());
+    let events = async |action: &'static str, named: Vec<String>| {
+        let mut arguments = vec!["events".to_owned(), action.to_owned(), "--admin".to_owned(), admin.clone()];
+        arguments.extend(named);
+        let ask = move || umavez(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        tokio::task::spawn_blocking(ask).await.unwrap()
+    };
+    let event: serde_json::Value =
+        serde_json::from_slice(&events("show", vec!["pix:7".to_owned()]).await.stdout).unwrap();
+    assert_eq!((&event["state"], &event["expires"]), (&"held".into(), &serde_json::Value::Null));
+    let short: String = event["digest"].as_str().unwrap().chars().take(8).collect();
+    let named = || vec!["--digest".to_owned(), short.clone()];
+    let told = events("show", named()).await;
+    assert!(stdout(&told).contains("\"key\": \"pix:7\""), "{}{}", stdout(&told), stderr(&told));
+    let unknown = events("show", vec!["7".to_owned()]).await;
+    assert_eq!(code(&unknown), 1);
+    assert!(stderr(&unknown).contains("a key begins with its scope, such as"), "{}", stderr(&unknown));
+
+    let failed = events("replay", named()).await;
+    assert_eq!(code(&failed), 1, "{}", stdout(&failed));
+    assert!(stdout(&failed).contains("\"state\": \"held\""), "{}", stdout(&failed));
+    assert!(stderr(&failed).contains("the replay failed: the app did not take it (answer 500)"));
+    let done = events("replay", named()).await;
+    assert_eq!(code(&done), 0, "{}", stderr(&done));
+    assert!(stdout(&done).contains("\"state\": \"done\""), "{}", stdout(&done));
 }
 
 #[test]
@@ -278,15 +336,21 @@ pub(crate) fn secret_for(variable: &str) -> &'static str {
 #[test]
 fn providers_are_listed() {
     let listed = stdout(&umavez(&["providers"]));
-    for name in ["evolution", "hotmart", "meta", "stripe"] {
-        assert!(listed.lines().any(|line| line == name), "{listed}");
+    let known: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(known.is_sorted() && known.len() == umavez::providers::Provider::names().len(), "{listed}");
+    for line in [
+        "evolution          Evolution API",
+        "hotmart            Hotmart",
+        "meta               Meta (WhatsApp",
+    ] {
+        assert!(listed.lines().any(|listed| listed.starts_with(line)), "{listed}");
     }
 }
 
 #[test]
 fn a_provider_is_told_with_a_route_to_copy() {
     let directory = tempfile::tempdir().unwrap();
-    for name in stdout(&umavez(&["providers"])).lines() {
+    for name in umavez::providers::Provider::names() {
         let told = stdout(&umavez(&["providers", name]));
         for line in ["docs ", "item ", "remembered ", "signature ", "batch "] {
             assert!(told.contains(&format!("\n{line}")), "{name} has no {line}: {told}");

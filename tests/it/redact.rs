@@ -54,6 +54,11 @@ fn credentials_are_hidden_and_every_other_byte_stays() {
             r#"{"credentials":{"user":"S","list":["S",null]}}"#,
             r#"{"credentials":{"user":"[redacted]","list":["[redacted]",null]}}"#,
         ),
+        (
+            "application/json",
+            r#"{"senha":"S","chave_api":"S","chave":"k","contraseña":"S","clave":"S","resenha":"k"}"#,
+            r#"{"senha":"[redacted]","chave_api":"[redacted]","chave":"k","contraseña":"[redacted]","clave":"[redacted]","resenha":"k"}"#,
+        ),
         ("application/json", r#"{"apikey":null}"#, r#"{"apikey":null}"#),
         (form, "a=1&token=S&b=%20x+y&token=S2", "a=1&token=%5Bredacted%5D&b=%20x+y&token=%5Bredacted%5D"),
         (

@@ -12,7 +12,11 @@ use crate::ledger::claim::{Digest, EventKey, Fence, Fingerprint, OnUnknown, Payl
 pub(super) enum Ask {
     /// Rows as claims see them.
     Peek(Vec<Digest>),
-    Look(Digest),
+    /// At most two events whose digests are between these, both included.
+    Look {
+        first: Digest,
+        last: Digest,
+    },
     Held {
         limit: i64,
     },
@@ -38,7 +42,7 @@ pub(super) enum Ask {
 #[derive(Debug)]
 pub(super) enum Reply {
     Peek(i64, Vec<Row>),
-    Look(Option<Box<Record>>),
+    Look(Vec<Record>),
     Held(Vec<Record>),
     Actions(Vec<Action>),
     Payload(Option<Payload>),

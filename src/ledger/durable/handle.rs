@@ -133,10 +133,16 @@ impl Durable {
 
     /// One event's row, for people.
     pub async fn look(&self, digest: Digest) -> Result<Option<Record>, DurableError> {
-        let Reply::Look(record) = self.ask(&self.reads, Ask::Look(digest)).await? else {
-            unreachable!("a look gives a record")
+        Ok(self.look_between(digest, digest).await?.pop())
+    }
+
+    /// The rows of at most two events whose digests are between these, both included: for people, who know how a
+    /// digest begins.
+    pub async fn look_between(&self, first: Digest, last: Digest) -> Result<Vec<Record>, DurableError> {
+        let Reply::Look(records) = self.ask(&self.reads, Ask::Look { first, last }).await? else {
+            unreachable!("a look gives records")
         };
-        Ok(record.map(|record| *record))
+        Ok(records)
     }
 
     /// Events that wait for a person, the oldest first.

@@ -105,6 +105,8 @@ pub enum HotOpenError {
 pub enum HotError {
     #[error("redis is resting: the breaker is open")]
     Resting,
+    #[error("redis at {servers} cannot be used: {cause}")]
+    Unusable { servers: String, cause: String },
     #[error("redis did not answer within {0:?}")]
     Slow(Duration),
     #[error("redis refused")]

@@ -14,9 +14,10 @@ impl Link {
     pub(in crate::ledger::durable) async fn answer(&mut self, ask: &Ask) -> Result<Reply, sqlx::Error> {
         match ask {
             Ask::Peek(digests) => self.peek(digests).await.map(|(now, rows)| Reply::Peek(now, rows)),
-            Ask::Look(digest) => {
-                let rows = self.alone(self.query(sql::LOOK).bind(uuid(digest.0))).await?;
-                Ok(Reply::Look(rows.first().map(record).transpose()?.map(Box::new)))
+            Ask::Look { first, last } => {
+                let query = self.query(sql::LOOK).bind(uuid(first.0)).bind(uuid(last.0));
+                let rows = self.alone(query).await?;
+                rows.iter().map(record).collect::<Result<_, _>>().map(Reply::Look)
             }
             Ask::Held { limit } => {
                 let rows = self.alone(self.query(sql::HELD).bind(*limit)).await?;

@@ -137,10 +137,11 @@ from umavez_event where id = any ($1::uuid[])";
 pub(super) const NOW: &str = "-- umavez: now
 select (extract(epoch from statement_timestamp()) * 1000)::bigint";
 
+/// Ordered, so that the planner goes by the primary key whatever it thinks of the range.
 pub(super) const LOOK: &str = "-- umavez: look
 select 2::smallint, 0::bigint, id, state, fence, attempts, first_claimed, lease_until, expires, fingerprint,
        receipt, key, route, conflicting, payload
-from umavez_event where id = $1";
+from umavez_event where id between $1 and $2 order by id limit 2";
 
 /// Only claims with a payload can be held: the payloads, few as they are, lead to the held events.
 pub(super) const HELD: &str = "-- umavez: held

@@ -15,10 +15,10 @@ impl Link {
     pub(in crate::ledger::durable) async fn answer(&mut self, ask: &Ask) -> Result<Reply, sqlx::Error> {
         match ask {
             Ask::Peek(digests) => self.peek(digests).await.map(|(now, rows)| Reply::Peek(now, rows)),
-            Ask::Look(digest) => {
-                let query = sqlx::query(sql::LOOK).bind(blob(digest.0));
-                let found = query.fetch_optional(&mut self.connection).await?;
-                Ok(Reply::Look(found.as_ref().map(record).transpose()?.map(Box::new)))
+            Ask::Look { first, last } => {
+                let query = sqlx::query(sql::LOOK).bind(blob(first.0)).bind(blob(last.0));
+                let rows = query.fetch_all(&mut self.connection).await?;
+                rows.iter().map(record).collect::<Result<_, _>>().map(Reply::Look)
             }
             Ask::Held { limit } => {
                 let query = sqlx::query(sql::HELD).bind(*limit);

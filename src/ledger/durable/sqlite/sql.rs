@@ -62,7 +62,7 @@ where payload = ?1 and not exists (select 1 from umavez_payload where id = ?1)";
 pub(super) const LOOK: &str = "-- umavez: look
 select id, state, fence, attempts, first_claimed, lease_until, expires, fingerprint, receipt, key, route,
        conflicting, payload
-from umavez_event where id = ?1";
+from umavez_event where id between ?1 and ?2 order by id limit 2";
 
 /// Only claims with a payload can be held: the payloads, few as they are, lead to the held events.
 pub(super) const HELD: &str = "-- umavez: held

@@ -46,6 +46,12 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
+    /// Where the URL says that Redis, or its sentinels, are: `host:port, host:port`.
+    pub(super) fn servers(&self) -> String {
+        let servers = self.config.server.hosts();
+        servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
     /// Understands `redis://`, `redis-cluster://` and `redis-sentinel://`, each with `rediss` for TLS and with
     /// `valkey` for `redis`. `?ca=FILE` trusts the certificates in a PEM file instead of the system's.
     pub(super) fn parse(config: &RedisConfig) -> Result<Self, HotOpenError> {

@@ -1,7 +1,7 @@
 //! What runs beside the requests: the task that connects, probes and closes a breaker, and the one that hears
 //! what other nodes settled.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use fred::clients::Client;
@@ -52,6 +52,7 @@ async fn probe_while_open(node: &Node, slot: &Slot, breaker: &Breaker, link: &mu
                 }
                 Err(cause) => {
                     tracing::debug!(error = %cause, "redis does not answer a probe");
+                    *node.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
                     tokio::time::sleep(delay).await;
                     delay = (delay * 2).min(DELAY_MAX);
                 }

@@ -6,7 +6,7 @@ mod keeper;
 mod script;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -74,10 +74,23 @@ struct Node {
     /// Set once the server refused `SET … NX GET` (before 7.0): scripts do the same from then on.
     scripted: AtomicBool,
     counters: Arc<Counters>,
+    /// What the last probe that failed met.
+    trouble: Mutex<Option<Cause>>,
     /// Rung when a handle gave up a connection that had gone silent: others may be as deaf, and not know it.
     renewed: Notify,
     tracker: TaskTracker,
     closing: CancellationToken,
+}
+
+impl Node {
+    /// Why a connection rests, where a probe has met the reason: for people.
+    fn why(&self, resting: HotError) -> HotError {
+        let met = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        met.as_ref().map_or(resting, |cause| HotError::Unusable {
+            servers: self.target.servers(),
+            cause: cause.details().to_owned(),
+        })
+    }
 }
 
 impl Redis {
@@ -94,6 +107,7 @@ impl Redis {
             timeout: config.timeout,
             scripted: AtomicBool::new(false),
             counters: Arc::default(),
+            trouble: Mutex::default(),
             renewed: Notify::new(),
             tracker: tracker.clone(),
             closing: closing.clone(),
@@ -231,7 +245,7 @@ impl Redis {
     }
 
     pub(super) async fn ping(&self) -> Result<(), HotError> {
-        let client = &self.client()?;
+        let client = &self.client().map_err(|resting| self.node.why(resting))?;
         self.settle_answer(&[], Box::pin(client.ping::<()>(None)).await)
     }
 
