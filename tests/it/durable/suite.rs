@@ -113,7 +113,8 @@ async fn a_lapsed_claim_that_holds_is_parked_with_its_payload(database: Database
     claim(&store, &first).await;
     let (_, seen) = claim_after_lapse(&store, &hold("pix:1", MINUTE)).await;
     assert_eq!(seen, Seen::Held);
-    assert_eq!(settle(&store, &first, End::Commit(receipt("late"))).await, Settled::LeaseLost);
+    let stranger = hold("pix:1", MINUTE);
+    assert_eq!(settle(&store, &stranger, End::Commit(receipt("late"))).await, Settled::LeaseLost);
     let held = store.held(10).await.unwrap();
     assert_eq!(held.len(), 1);
     let payload = store.payload(held[0].payload.unwrap()).await.unwrap().unwrap();
