@@ -119,19 +119,10 @@ impl SignatureFile {
     }
 
     fn format(&self) -> Result<Format, String> {
-        let text = match (&self.format, self.scheme) {
-            (Some(text), _) => text,
-            (None, Scheme::Token | Scheme::Basic | Scheme::JwtHs256) => "{token}",
-            (
-                None,
-                Scheme::HmacSha256
-                | Scheme::HmacSha1
-                | Scheme::Sha256
-                | Scheme::Ed25519
-                | Scheme::EcdsaP256
-                | Scheme::RsaSha256
-                | Scheme::RsaSha1,
-            ) => return Err("`format` is missing; for example \"sha256={hex}\"".to_owned()),
+        let text = match &self.format {
+            Some(text) => text,
+            None if !self.scheme.signs() => "{token}",
+            None => return Err("`format` is missing; for example \"sha256={hex}\"".to_owned()),
         };
         Format::parse(text, self.separator)
     }
@@ -147,16 +138,7 @@ impl SignatureFile {
 
 impl Method {
     fn consistent(&self) -> Result<(), String> {
-        let signs = match self.scheme {
-            Scheme::Token | Scheme::Basic | Scheme::JwtHs256 => false,
-            Scheme::HmacSha256
-            | Scheme::HmacSha1
-            | Scheme::Sha256
-            | Scheme::Ed25519
-            | Scheme::EcdsaP256
-            | Scheme::RsaSha256
-            | Scheme::RsaSha1 => true,
-        };
+        let signs = self.scheme.signs();
         if signs == self.signed.is_empty() {
             let wrong =
                 if signs { "`signed` is missing" } else { "this scheme signs nothing: `signed` has no use" };

@@ -74,6 +74,22 @@ enum Scheme {
 }
 
 impl Scheme {
+    /// Whether it signs what is sent; the others send a secret along.
+    fn signs(self) -> bool {
+        match self {
+            Self::Token | Self::Basic | Self::JwtHs256 => false,
+            Self::HmacSha256
+            | Self::HmacSha1
+            | Self::Sha256
+            | Self::Ed25519
+            | Self::EcdsaP256
+            | Self::RsaSha256
+            | Self::RsaSha1 => true,
+        }
+    }
+}
+
+impl Scheme {
     fn label(self) -> &'static str {
         match self {
             Self::HmacSha256 => "HMAC-SHA256",
@@ -274,8 +290,7 @@ impl Signature {
 
     /// Where the secret itself is sent along.
     pub(super) fn credentials(&self) -> impl Iterator<Item = Redact> {
-        let sent =
-            |method: &&Method| matches!(method.scheme, Scheme::Token | Scheme::Basic | Scheme::JwtHs256);
+        let sent = |method: &&Method| !method.scheme.signs();
         self.methods.iter().filter(sent).map(|method| match &method.place {
             Place::Once(Source::Header(name)) => Redact::Header(name.clone()),
             Place::Once(Source::Query(name)) => Redact::Query(name.as_str().into()),
