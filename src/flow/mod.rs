@@ -153,7 +153,7 @@ impl Flow {
     ) -> Response<Body> {
         let began = monotonic();
         let done = match self.arrive(&route, path_params, request, caller).await {
-            Err(refusal) => refused(&refusal),
+            Err(refusal) => refused(&refusal.for_sender_of(&route.config)),
             Ok(Arrival::Event(work)) => self.to_the_end(work).await,
             Ok(Arrival::Handshake(answer)) => answered(answer),
             Ok(Arrival::Longer(read, request)) => {

@@ -26,7 +26,8 @@ pub(super) struct Item {
 }
 
 impl Claiming {
-    pub(super) fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
+    /// `claimed` is an event that has its seat already.
+    pub(super) fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>, claimed: Option<&Claimed>) -> Self {
         let items = asks.into_iter().map(|ask| {
             let mut item = Item {
                 fence: Fence::draw(),
@@ -36,7 +37,13 @@ impl Claiming {
                 verdict: None,
                 ask,
             };
-            match in_flight.sit(item.ask.key.digest()) {
+            let digest = item.ask.key.digest();
+            let reserved = claimed.filter(|claimed| claimed.digest == digest);
+            let place = match reserved.and_then(|claimed| claimed.seat.take()) {
+                Some(seat) => Place::Seat(seat),
+                None => in_flight.sit(digest),
+            };
+            match place {
                 Place::Seat(seat) => item.seat = Some(seat),
                 Place::Queue(hear) => {
                     item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
@@ -47,9 +54,9 @@ impl Claiming {
         Self { items: items.collect() }
     }
 
-    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
-    /// unused, and the event is held again.
-    pub(super) fn take(&mut self, claimed: Claimed, on: &Conditions) {
+    /// The stores needn't be asked for what is claimed already. Where a copy sits there all the same, since its seat was
+    /// not to be had, the lease lapses unused, and the event is held again.
+    pub(super) fn take(&mut self, claimed: &Claimed, on: &Conditions) {
         let mut items = self.items.iter_mut();
         if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
         {
