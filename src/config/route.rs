@@ -212,6 +212,9 @@ fn on_durable_down(route: &Section<'_>, on_unknown: OnUnknown) -> OnDurableDown 
 
 fn provider(route: &Section<'_>, known: &providers::Known) -> Option<Arc<Provider>> {
     let field = route.field("provider")?;
+    if field.value.as_str().is_some_and(|name| known.is_wrong(name)) {
+        return None;
+    }
     field.parsed(|name| known.find(name))
 }
 

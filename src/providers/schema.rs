@@ -157,7 +157,7 @@ struct File {
     success: Option<Spanned<Statuses>>,
     #[serde(default)]
     final_statuses: Option<Statuses>,
-    duplicate_answer: Option<Answer>,
+    duplicate_answer: Option<Spanned<Answer>>,
     #[serde(default)]
     strip_headers: Vec<Header>,
     #[serde(default)]
@@ -209,6 +209,10 @@ impl File {
             }
             success => success.map(|(_, ranges)| ranges),
         };
+        let duplicate_answer = match self.duplicate_answer {
+            Some(answer) => Some(read_answer(answer, success.as_deref())?),
+            None => None,
+        };
         let not_done = self.not_done.map(conditions).transpose()?;
         let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
         Ok(Provider {
@@ -222,7 +226,7 @@ impl File {
             not_done,
             success,
             final_statuses: self.final_statuses.map(|statuses| statuses.0).unwrap_or_default(),
-            duplicate_answer: self.duplicate_answer,
+            duplicate_answer,
             strip_headers: self.strip_headers.into_iter().map(|header| header.0).collect(),
             redact,
             signature: self.signature,
@@ -231,6 +235,26 @@ impl File {
             notes: self.notes,
         })
     }
+}
+
+/// The answer that stands for success has to be one.
+fn read_answer(answer: Spanned<Answer>, success: Option<&[RangeInclusive<u16>]>) -> Result<Answer, Fault> {
+    let (at, answer) = (answer.span().start, answer.into_inner());
+    let status = answer.status;
+    let taken = match success {
+        Some(ranges) => ranges.iter().any(|range| range.contains(&status)),
+        None => (200..400).contains(&status),
+    };
+    if !taken {
+        return Err((
+            at,
+            format!("a copy is told {status}, which is no success; write one of its statuses, such as 200"),
+        ));
+    }
+    if answer.content_type.as_deref().is_some_and(|text| http::HeaderValue::from_str(text).is_err()) {
+        return Err((at, "its content_type is no media type; write such as \"application/json\"".into()));
+    }
+    Ok(answer)
 }
 
 fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {

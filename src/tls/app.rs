@@ -302,6 +302,7 @@ fn told(error: &rustls::Error) -> &'static str {
     match error {
         rustls::Error::InvalidCertificate(bad) => match bad {
             Bad::UnknownIssuer => "the app's certificate is from no authority that is trusted here",
+            Bad::BadSignature => "the app's certificate is not signed by the authority that it names",
             Bad::Expired | Bad::ExpiredContext { .. } => "the app's certificate has expired",
             Bad::NotValidYet | Bad::NotValidYetContext { .. } => "the app's certificate is not valid yet",
             Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {

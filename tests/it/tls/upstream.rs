@@ -219,11 +219,12 @@ async fn the_log_says_why_there_is_no_encrypted_connection() {
     // A pass-through's line said "the app did not accept a connection" and no more, whatever the reason; a route's ended
     // in the library's words.
     let (authority, folder, stranger) = (Authority::new(), Folder::new(), Authority::new());
-    let good = authority.issue(&["localhost"]);
+    let (good, unknown) = (authority.issue(&["localhost"]), Authority::named("an authority of its own"));
     let plain = Upstream::answering(200, "").await;
     let of = async |issued: &Issued, protocols: &[&[u8]]| App::showing(issued, protocols).await;
     let apps = [
-        (of(&stranger.issue(&["localhost"]), &[]).await, "from no authority that is trusted here"),
+        (of(&unknown.issue(&["localhost"]), &[]).await, "is from no authority that is trusted here"),
+        (of(&stranger.issue(&["localhost"]), &[]).await, "is not signed by the authority that it names"),
         (of(&authority.issue_until(&["localhost"], unix_seconds() - 60), &[]).await, "has expired"),
         (of(&authority.issue(&["other.example"]), &[]).await, "is for another name"),
         (of(&good, &[b"spdy/3"]).await, "speaks no version of HTTP that is asked of it (ALPN)"),
