@@ -237,8 +237,14 @@ async fn the_log_says_why_there_is_no_encrypted_connection() {
         for delivery in [order("a"), Delivery::new("GET", "/page")] {
             assert_eq!(gateway.send(&delivery).await.status, 502, "{why}");
         }
-        let told = gateway.log_lines();
-        let errors: Vec<&str> = told.iter().filter_map(|line| line["error"].as_str()).collect();
-        assert_eq!(errors.iter().filter(|error| error.contains(why)).count(), 2, "{why}: {errors:?}");
+        eventually(why, async || {
+            let lines = gateway.log_lines();
+            lines
+                .iter()
+                .filter(|line| line["error"].as_str().is_some_and(|error| error.contains(why)))
+                .count()
+                == 2
+        })
+        .await;
     }
 }
