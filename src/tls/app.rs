@@ -258,7 +258,7 @@ async fn judged(stream: &mut TlsStream<TcpStream>) -> Result<(), Refused> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(error) => return Err(error.into()),
     }
-    tls.process_new_packets()?;
+    tls.process_new_packets().map_err(|error| Unagreed::of(io::Error::other(error)))?;
     Ok(())
 }
 
