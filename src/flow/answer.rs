@@ -47,8 +47,6 @@ pub(super) enum Refusal {
     InFlight { answer: StatusCode },
     #[error("the ledger cannot be reached")]
     LedgerDown(#[source] Arc<LedgerError>),
-    #[error("the gateway is stopping")]
-    Stopping,
     /// What another try may mend, for a provider that makes none after the status that says so.
     #[error("{0}")]
     TryAgain(Box<Refusal>),
@@ -73,14 +71,14 @@ impl Refusal {
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
             Self::Keyless => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::LedgerDown(_) | Self::Stopping | Self::TryAgain(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LedgerDown(_) | Self::TryAgain(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InFlight { .. } | Self::TryAgain(_) => Some(RETRY_SOON),
-            Self::LedgerDown(_) | Self::Stopping => Some(RETRY_LATER),
+            Self::LedgerDown(_) => Some(RETRY_LATER),
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
@@ -98,7 +96,7 @@ impl Refusal {
             Self::Unsigned { .. } => Answer::Unauthorized,
             Self::InFlight { .. } => Answer::InFlight,
             Self::TryAgain(refusal) => refusal.class(),
-            Self::LedgerDown(_) | Self::Stopping => Answer::Unavailable,
+            Self::LedgerDown(_) => Answer::Unavailable,
         }
     }
 
@@ -106,7 +104,7 @@ impl Refusal {
     pub(super) fn said(&self) -> &'static str {
         match self {
             Self::InFlight { .. } => Said::InFlight.label(),
-            Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
+            Self::LedgerDown(_) => Said::Unavailable.label(),
             Self::Keyless => Said::Keyless.label(),
             Self::TryAgain(refusal) => refusal.said(),
             Self::TooLarge(_)

@@ -40,7 +40,7 @@ impl Work {
 }
 
 impl Flow {
-    pub(super) async fn shadow(&self, work: Work) -> Done {
+    pub(super) async fn shadow(self: &Arc<Self>, work: Work) -> Done {
         let request = forward::request(&work, &[]);
         let (route, unsigned) = (Arc::clone(&work.route), work.unsigned);
         // The asking takes the work with it; what is left speaks of the forward alone.
@@ -74,9 +74,13 @@ impl Flow {
     }
 
     /// Has the ledger asked in a task that drain waits for; it settles as the forward ends.
-    fn look(&self, work: Work, settlement: oneshot::Receiver<Settlement>) -> oneshot::Receiver<Looked> {
+    fn look(
+        self: &Arc<Self>,
+        work: Work,
+        settlement: oneshot::Receiver<Settlement>,
+    ) -> oneshot::Receiver<Looked> {
         let (said, looked) = oneshot::channel();
-        let flow = self.clone();
+        let flow = Arc::clone(self);
         self.tunnels.tracker.spawn(async move {
             let mut run = Run::new(&flow, work);
             match LOOKS.try_acquire() {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, Fence, Fingerprint, Layer, Receipt};
+use super::claim::{Claim, Digest, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
 use super::hot::{Done, HotAsk, HotDone, HotSeen};
 use super::in_flight::{Ended, InFlight, Place, Seat};
@@ -26,8 +26,14 @@ pub(super) struct Item {
 }
 
 impl Claiming {
-    /// `claimed` is an event that has its seat already.
-    pub(super) fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>, claimed: Option<&Claimed>) -> Self {
+    /// Seats the items, but those that this node knows to be done already (`near`). `claimed` is an event that has its
+    /// seat, and is not done.
+    pub(super) fn sit(
+        in_flight: &Arc<InFlight>,
+        asks: Vec<Ask>,
+        claimed: Option<&Claimed>,
+        near: impl Fn(Digest) -> Option<(Arc<Receipt>, Fingerprint)>,
+    ) -> Self {
         let items = asks.into_iter().map(|ask| {
             let mut item = Item {
                 fence: Fence::draw(),
@@ -39,6 +45,12 @@ impl Claiming {
             };
             let digest = item.ask.key.digest();
             let reserved = claimed.filter(|claimed| claimed.digest == digest);
+            if reserved.is_none()
+                && let Some((receipt, processed)) = near(digest)
+            {
+                item.done(receipt, Layer::Hot, Some(processed));
+                return item;
+            }
             let place = match reserved.and_then(|claimed| claimed.seat.take()) {
                 Some(seat) => Place::Seat(seat),
                 None => in_flight.sit(digest),
