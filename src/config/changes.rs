@@ -46,10 +46,12 @@ impl Config {
         let mut changes = Changes::default();
         let Self { listen, tls, hot, durable, upstream, routes, limits, log } = new;
         self.listen.adopt(listen, &mut changes);
-        let Files { public, admin, app } = tls;
+        let Files { public, admin, app, own } = tls;
         changes.note("public_tls", &mut self.tls.public, public);
         changes.note("admin_tls", &mut self.tls.admin, admin);
         changes.note("upstream.ca or client_certificate", &mut self.tls.app, app);
+        // Told with the routes, which name them.
+        self.tls.own = own;
         changes.leave("hot", &self.hot, &hot);
         changes.leave("durable", &self.durable, &durable);
         changes.note("upstream.url", &mut self.upstream, upstream);

@@ -27,7 +27,8 @@ pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "near_ttl", "memor
 
 pub(super) const DURABLE: &[&str] = &["url", "timeout"];
 
-pub(super) const UPSTREAM: &[&str] = &["url", "ca", "client_certificate"];
+/// Of `[upstream]`, and of a route's `upstream` that is a table.
+pub(super) const UPSTREAM: &[&str] = &["url", "ca", "client_certificate", "server_name"];
 
 pub(super) const LIMITS: &[&str] = &[
     "connections_max",

@@ -59,10 +59,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether any app is reached through TLS.
+    /// Whether any app is reached through TLS by what all apps share.
     pub fn has_encrypted_apps(&self) -> bool {
         let mut targets = self.upstream.iter().chain(self.routes.iter().map(|route| &route.upstream));
-        targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
+        targets.any(|target| target.is_secure() && target.files.is_none())
     }
 }
 

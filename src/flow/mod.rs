@@ -80,13 +80,7 @@ enum Arrival {
 
 impl Flow {
     /// Shared by the requests under way, each of which would otherwise clone every handle in it.
-    pub fn new(
-        ledger: Ledger,
-        upstream: Upstream,
-        live: Live,
-        clock: Clock,
-        tunnels: Tunnels,
-    ) -> Arc<Self> {
+    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Arc<Self> {
         Arc::new(Self { ledger, upstream, live, clock, tunnels })
     }
 
@@ -161,7 +155,7 @@ impl Flow {
     ) -> Response<Body> {
         let began = monotonic();
         let done = match self.arrive(&route, path_params, request, caller).await {
-            Err(refusal) => refused(&refusal),
+            Err(refusal) => refused(&refusal.for_sender_of(&route.config)),
             Ok(Arrival::Event(work)) => self.to_the_end(work).await,
             Ok(Arrival::Handshake(answer)) => answered(answer),
             Ok(Arrival::Longer(read, request)) => {

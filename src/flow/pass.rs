@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Target;
 use crate::listen::Slot;
 use crate::upstream::headers::{self, Caller};
-use crate::upstream::{Body, Upstream, UpstreamError};
+use crate::upstream::{Body, BodyFault, Upstream, UpstreamError};
 
 /// How long the two ends of an upgrade may take to be ready for each other.
 const SWITCH_MAX: Duration = Duration::from_secs(10);
@@ -41,17 +41,16 @@ pub async fn pass(
     let version = request.version();
     let upgrade = headers::upgrade(request.headers()).filter(|_| version == http::Version::HTTP_11);
     let theirs = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    let trailers = headers::announced(request.headers());
     headers::to_app(request.headers_mut(), version, caller);
+    headers::announce(request.headers_mut(), trailers);
     if let Some(protocol) = upgrade {
         headers::set_upgrade(request.headers_mut(), protocol);
     }
     let mut answer = match upstream.stream(target, read, request).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "a request could not be passed to the app"
-            );
+            tracing::warn!(error = error.told(), "a request could not be passed to the app");
             return failure(&error);
         }
     };
@@ -67,6 +66,13 @@ pub async fn pass(
 
 /// What a sender is told about a failure of the app.
 pub(super) fn failure(error: &UpstreamError) -> Response<Body> {
+    match error.is_of_the_sender() {
+        Some(BodyFault::Broken(_)) => return text(StatusCode::BAD_REQUEST, "the request's body broke off\n"),
+        Some(BodyFault::Idle(_)) => {
+            return text(StatusCode::REQUEST_TIMEOUT, "the request's body did not come\n");
+        }
+        None => {}
+    }
     match error {
         UpstreamError::Timeout(_) => text(StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n"),
         UpstreamError::Connect(_) => text(StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),

@@ -13,7 +13,7 @@ use super::answer::{self, Refusal};
 use super::forward;
 use super::plan::{Duplicate, Plan};
 use super::prepared::Route;
-use super::settle::{Ending, rule};
+use super::settle::{Ending, refuses, rule};
 use super::{Arrived, Flow};
 use crate::clock::monotonic;
 use crate::config::{Mode, OnDurableDown, OnKeyless, RouteConfig};
@@ -142,7 +142,7 @@ impl Run<'_> {
             conditions.terms.on_unknown = OnUnknown::Hold;
             conditions.without_durable = WithoutDurable::Refuse;
             conditions.payload = Some(Arc::clone(&replay.payload));
-            conditions.claimed = Some(replay.claimed);
+            conditions.claimed = Some(replay.claimed.clone());
         } else if config.terms.on_unknown == OnUnknown::Hold {
             conditions.payload = Some(Arc::new(forward::payload(&self.work.arrived)));
         }
@@ -214,7 +214,7 @@ impl Run<'_> {
             return self.refuse(Refusal::InFlight { answer: config.in_flight_answer });
         }
         if held && self.work.replay.is_none() {
-            return self.done(answer::held(), Answer::Held, Said::Held.label());
+            return self.done(answer::held(&config), Answer::Held, Said::Held.label());
         }
         let said = if held { Said::Held } else { said };
         let (answer, class) = answer::forwarded(outcome, said);
@@ -230,12 +230,10 @@ impl Run<'_> {
             return self.refuse(Refusal::InFlight { answer: self.config().in_flight_answer });
         }
         if held + heard.held > 0 {
-            return self.done(answer::held(), Answer::Held, Said::Held.label());
+            return self.done(answer::held(self.config()), Answer::Held, Said::Held.label());
         }
         let first = duplicates.iter().min_by_key(|copy| copy.item).expect("neither new, in flight nor held");
-        let config = self.config();
-        let success = config.provider.as_ref().and_then(|provider| provider.success.as_deref());
-        let answer = answer::replay(&first.receipt, &config.duplicate_answer, success);
+        let answer = answer::replay(&first.receipt, self.config());
         self.done(answer, Answer::Replayed, Said::Duplicate.label())
     }
 
@@ -268,7 +266,11 @@ impl Run<'_> {
 
     pub(super) fn ending(&self, outcome: &Outcome) -> Ending {
         let config = self.config();
-        match rule(outcome, &config.done, config.terms.on_unknown) {
+        let ending = match rule(outcome, &config.done, config.terms.on_unknown) {
+            Ending::Commit if refuses(outcome, config.provider.as_deref()) => Ending::Release,
+            ending @ (Ending::Commit | Ending::Release | Ending::Hold) => ending,
+        };
+        match ending {
             Ending::Release if self.work.replay.is_some() => Ending::Hold,
             ending @ (Ending::Commit | Ending::Release | Ending::Hold) => ending,
         }

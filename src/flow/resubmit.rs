@@ -70,6 +70,8 @@ impl Flow {
             .unwrap_or_else(|_| request.body().clone());
         let arrived = Arrived { decoded, url, path_params, caller, request };
         let items = route.items(&arrived);
+        // Before the claim shows: a copy that came in between would sit there, and the replay would wait for it.
+        let seat = self.ledger.reserve(record.digest).await;
         let (fence, lease) = (Fence::draw(), route.config.terms.lease);
         let changed = self.ledger.change(record, Override::Replay { fence, lease }, actor).await;
         match changed.map_err(ResubmitError::Durable)? {
@@ -83,6 +85,7 @@ impl Flow {
             fence,
             attempt: record.attempts.saturating_add(1),
             age: Duration::from_millis(now.0.saturating_sub(record.first_claimed.0)),
+            seat,
         };
         let replay = Some(Replay { claimed, payload: Arc::new(payload) });
         let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay }).await;

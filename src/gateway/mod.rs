@@ -129,7 +129,7 @@ impl Gateway {
         drop(rustls::crypto::ring::default_provider().install_default());
         let tls = Tls::open(&config.tls)?;
         if config.has_encrypted_apps() {
-            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+            tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
         }
         let listen = &config.listen;
         let before = if start.takeover { take_over(listen)? } else { None };
@@ -180,7 +180,7 @@ impl Gateway {
         gateway.tracker.spawn(gateway.stopping.clone().run_until_cancelled_owned(Arc::clone(&tls).watch()));
         let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
         let token = Token::new(listen.admin_token.clone());
-        let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
+        let upstream = Upstream::new(&config.limits, Arc::clone(&tls.apps));
         let tunnels = Tunnels { tracker: gateway.tracker.clone(), shutdown: gateway.stopping.clone() };
         let admin_room = Admin {
             flow: Flow::new(ledger.clone(), upstream, live.clone(), Clock::System, tunnels),

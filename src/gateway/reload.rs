@@ -125,7 +125,7 @@ fn read(file: &ConfigFile, tls: &Tls, before: &Files, serves: bool) -> Result<Ne
 fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
     tls.replace(&config.tls)?;
     if config.has_encrypted_apps() {
-        tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+        tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
     }
     Ok(())
 }
@@ -133,7 +133,8 @@ fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
 /// A problem of the file as a whole.
 fn whole(what: &str) -> ConfigErrors {
     let place = Place { file: "the configuration".to_owned(), at: None };
-    let fault = Fault { what: what.to_owned(), mend: "the gateway runs on as it was".to_owned() };
+    let fault =
+        Fault { what: what.to_owned(), mend: "the gateway runs on as it was".to_owned(), absent: false };
     ConfigErrors(vec![Problem { place, field: String::new(), fault }])
 }
 

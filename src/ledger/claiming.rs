@@ -26,10 +26,12 @@ pub(super) struct Item {
 }
 
 impl Claiming {
-    /// Seats the items, but those that this node knows to be done already (`near`).
+    /// Seats the items, but those that this node knows to be done already (`near`). `claimed` is an event that has its
+    /// seat, and is not done.
     pub(super) fn sit(
         in_flight: &Arc<InFlight>,
         asks: Vec<Ask>,
+        claimed: Option<&Claimed>,
         near: impl Fn(Digest) -> Option<(Arc<Receipt>, Fingerprint)>,
     ) -> Self {
         let items = asks.into_iter().map(|ask| {
@@ -42,11 +44,18 @@ impl Claiming {
                 ask,
             };
             let digest = item.ask.key.digest();
-            if let Some((receipt, processed)) = near(digest) {
+            let reserved = claimed.filter(|claimed| claimed.digest == digest);
+            if reserved.is_none()
+                && let Some((receipt, processed)) = near(digest)
+            {
                 item.done(receipt, Layer::Hot, Some(processed));
                 return item;
             }
-            match in_flight.sit(digest) {
+            let place = match reserved.and_then(|claimed| claimed.seat.take()) {
+                Some(seat) => Place::Seat(seat),
+                None => in_flight.sit(digest),
+            };
+            match place {
                 Place::Seat(seat) => item.seat = Some(seat),
                 Place::Queue(hear) => {
                     item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
@@ -57,9 +66,9 @@ impl Claiming {
         Self { items: items.collect() }
     }
 
-    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
-    /// unused, and the event is held again.
-    pub(super) fn take(&mut self, claimed: Claimed, on: &Conditions) {
+    /// The stores needn't be asked for what is claimed already. Where a copy sits there all the same, since its seat was
+    /// not to be had, the lease lapses unused, and the event is held again.
+    pub(super) fn take(&mut self, claimed: &Claimed, on: &Conditions) {
         let mut items = self.items.iter_mut();
         if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
         {

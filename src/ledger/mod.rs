@@ -31,10 +31,14 @@ pub use claim::{
 use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
 use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
-use in_flight::InFlight;
+pub use in_flight::Reserved;
+use in_flight::{InFlight, Place};
 use near::Near;
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
+
+/// How long a person's replay waits for a copy that asks the stores just now.
+const RESERVE_MAX: Duration = Duration::from_secs(5);
 
 /// One item to claim.
 #[derive(Clone, Debug)]
@@ -56,13 +60,14 @@ pub struct Conditions {
 }
 
 /// An event that a person has claimed anew already ([`Override::Replay`]).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Claimed {
     pub digest: Digest,
     pub fence: Fence,
     pub attempt: u32,
     /// How long ago it was first claimed.
     pub age: Duration,
+    pub seat: Reserved,
 }
 
 /// What may happen while the durable store can't be reached.
@@ -203,6 +208,23 @@ impl Ledger {
         Ok(changed)
     }
 
+    /// Sits down at an event's place on this node before it is claimed anew: copies that come from then on wait for what
+    /// becomes of it, and none sits there when its turn comes. Whoever sits there now hears from the stores soon; of
+    /// one that takes too long the seat isn't had.
+    pub async fn reserve(&self, digest: Digest) -> Reserved {
+        let deadline = monotonic() + RESERVE_MAX;
+        loop {
+            match self.shared.in_flight.sit(digest) {
+                Place::Seat(seat) => return Reserved::of(seat),
+                Place::Queue(hear) => {
+                    if tokio::time::timeout_at(deadline.into(), hear).await.is_err() {
+                        return Reserved::default();
+                    }
+                }
+            }
+        }
+    }
+
     /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done
     /// event would go against the person's decision.
     async fn forget_hot(&self, key: EventKey) {
@@ -222,8 +244,8 @@ impl Ledger {
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
         let hearing = self.hot.hearing();
         let near = |digest| self.shared.near.known(digest, hearing);
-        let mut claiming = Claiming::sit(&self.shared.in_flight, asks, near);
-        if let Some(claimed) = on.claimed {
+        let mut claiming = Claiming::sit(&self.shared.in_flight, asks, on.claimed.as_ref(), near);
+        if let Some(claimed) = &on.claimed {
             claiming.take(claimed, on);
         }
         self.ask_hot(&mut claiming, on, hearing).await;

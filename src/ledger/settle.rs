@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::Ledger;
 use super::claim::{Claim, EventKey, Fence, Layer, Receipt, Settlement};
 use super::durable::{End, SettleAsk, Settled};
@@ -22,9 +20,9 @@ pub struct Landed {
     pub unsettled: usize,
 }
 
-/// The receipt of an event that ended without an answer of the app: an empty 200.
+/// The receipt of an event that ended without an answer of the app, or whose receipt can't be had now.
 pub(super) fn empty_receipt(at: UnixMillis) -> Receipt {
-    Receipt { status: 200, headers: Vec::new(), body: Some(Bytes::new()), at }
+    Receipt { status: 200, headers: Vec::new(), body: None, at }
 }
 
 impl Ledger {

@@ -46,16 +46,7 @@ async fn main() -> anyhow::Result<()> {
     } else {
         config::Durable::Sqlite { path: PathBuf::from(&args.store) }
     };
-    let limits = config::Limits {
-        connections_max: 1,
-        header_timeout: MINUTE,
-        header_bytes_max: 1 << 16,
-        body_timeout: MINUTE,
-        idle_timeout: MINUTE,
-        connect_timeout: MINUTE,
-        answer_bytes_max: 1 << 20,
-        waiting_writes_max: 10_000,
-    };
+    let limits = config::Limits { waiting_writes_max: 10_000, ..config::Limits::default() };
     let store = Durable::open(&config, &limits, &TaskTracker::new()).await?;
     for parallel in args.parallel {
         let until = Instant::now() + Duration::from_secs_f64(args.seconds);

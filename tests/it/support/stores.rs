@@ -30,32 +30,30 @@ impl Pair {
 /// Instantiates stories once for each pair of stores: `async fn story(pair: Pair)`.
 macro_rules! on_every_store {
     ($($story:ident),+ $(,)?) => { $(
-        mod $story {
-            use crate::support::Pair;
-
-            #[tokio::test]
-            async fn embedded() {
-                super::$story(Pair::Embedded).await;
-            }
-
-            #[tokio::test]
-            async fn memory_postgres() {
-                super::$story(Pair::MemoryPostgres).await;
-            }
-
-            #[tokio::test]
-            async fn redis_sqlite() {
-                super::$story(Pair::RedisSqlite).await;
-            }
-
-            #[tokio::test]
-            async fn redis_postgres() {
-                super::$story(Pair::RedisPostgres).await;
-            }
+        $crate::support::on_stores! {
+            $story: embedded Embedded, memory_postgres MemoryPostgres, redis_sqlite RedisSqlite,
+            redis_postgres RedisPostgres
         }
     )+ };
 }
 pub(crate) use on_every_store;
+
+/// Instantiates a story on some of them, each under a name.
+macro_rules! on_stores {
+    ($story:ident: $($name:ident $pair:ident),+) => {
+        mod $story {
+            use crate::support::Pair;
+
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$story(Pair::$pair).await;
+                }
+            )+
+        }
+    };
+}
+pub(crate) use on_stores;
 
 /// The stores of one story, and the configuration that names them.
 pub(crate) struct Stores {
