@@ -45,3 +45,4 @@ mod storm;
 mod support;
 mod tidy;
 mod tls;
+mod traces;
