@@ -69,16 +69,14 @@ impl Trace {
 
     /// A step begins; it ends where it is told what came of it.
     pub fn step(&mut self) {
-        if let Some(record) = &mut self.0
-            && record.context.is_sampled()
-        {
+        if let Some(record) = self.recorded() {
             record.since = Some(monotonic());
         }
     }
 
     /// The signature, and who presented a certificate. Nothing is told where the route checks neither.
     pub fn verified(&mut self, right: bool) {
-        let Some(record) = &mut self.0 else { return };
+        let Some(record) = self.under_way() else { return };
         let checks = record.route.as_ref().is_some_and(|route| {
             !route.secrets.is_empty() || route.public_key.is_some() || !route.client_names.is_empty()
         });
@@ -88,7 +86,7 @@ impl Trace {
     }
 
     pub fn claimed(&mut self, verdicts: &[Verdict]) {
-        let Some(record) = &mut self.0 else { return };
+        let Some(record) = self.under_way() else { return };
         let mut counts = Verdicts { items: verdicts.len(), ..Verdicts::default() };
         for verdict in verdicts {
             match verdict {
@@ -109,7 +107,7 @@ impl Trace {
 
     /// The request was sent to its route's app.
     pub fn forwarded(&mut self, began: Instant, took: Duration, outcome: &Outcome) {
-        let Some(record) = self.0.as_mut().filter(|record| record.context.is_sampled()) else { return };
+        let Some(record) = self.recorded() else { return };
         let Some(route) = &record.route else { return };
         let answer = match outcome {
             Outcome::Answered(answer) => Answer::Status(answer.status().as_u16()),
@@ -121,7 +119,7 @@ impl Trace {
     }
 
     pub fn settled(&mut self, settlement: &Settlement, items: usize, landed: Landed) {
-        let Some(record) = &mut self.0 else { return };
+        let Some(record) = self.under_way() else { return };
         let settlement = match settlement {
             Settlement::Commit(_) => "commit",
             Settlement::Release => "release",
@@ -133,7 +131,7 @@ impl Trace {
 
     /// So many items were in flight elsewhere.
     pub fn waited(&mut self, began: Instant, items: usize, late: bool) {
-        let Some(record) = self.0.as_mut().filter(|record| record.context.is_sampled()) else { return };
+        let Some(record) = self.recorded() else { return };
         if items > 0 {
             record.steps.push(Step { began, took: began.elapsed(), what: What::Wait { items, late } });
         }
@@ -147,7 +145,7 @@ impl Trace {
 
     /// It was answered.
     pub fn passed<B>(mut self, target: &Target, answer: Response<B>) -> Response<B> {
-        if let Some(record) = &mut self.0 {
+        if let Some(record) = self.under_way() {
             let told = match answer.extensions().get::<Unanswered>() {
                 Some(Unanswered(outcome, error)) => Answer::Nothing { outcome, error },
                 None => Answer::Status(answer.status().as_u16()),
@@ -172,6 +170,16 @@ impl Trace {
     /// A request of a dedup route was answered.
     pub fn finish(self, status: StatusCode, event: Event) {
         self.end(status.as_u16(), Some(event));
+    }
+
+    /// The record, where spans are made of it.
+    fn recorded(&mut self) -> Option<&mut Record> {
+        self.0.as_deref_mut().filter(|record| record.context.is_sampled())
+    }
+
+    /// The same, within a step.
+    fn under_way(&mut self) -> Option<&mut Record> {
+        self.0.as_deref_mut().filter(|record| record.since.is_some())
     }
 
     fn end(mut self, status: u16, event: Option<Event>) {
