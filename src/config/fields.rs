@@ -10,6 +10,7 @@ pub(super) const TOP: &[&str] = &[
     "upstream",
     "limits",
     "log",
+    "traces",
     "providers_dir",
     "route",
 ];
@@ -42,6 +43,9 @@ pub(super) const LIMITS: &[&str] = &[
 ];
 
 pub(super) const LOG: &[&str] = &["format", "level"];
+
+pub(super) const TRACES: &[&str] =
+    &["endpoint", "headers", "ca", "timeout", "sample_ratio", "parent", "paths", "service_name", "resource"];
 
 pub(super) const ROUTE: &[&str] = &[
     "name",
@@ -93,5 +97,6 @@ pub const FIELDS: &[(&str, &[&str])] = &[
     ("upstream", UPSTREAM),
     ("limits", LIMITS),
     ("log", LOG),
+    ("traces", TRACES),
     ("route", ROUTE),
 ];

@@ -8,7 +8,9 @@ use toml::de::{DeTable, DeValue};
 use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
 use super::source::{Reading, Section, Source, article};
-use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, tls, units};
+use super::{
+    Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, tls, traces, units,
+};
 use crate::flow::RouteTable;
 
 /// Longest configuration file that is read, bytes.
@@ -109,6 +111,7 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
         hot: sections::hot(&top),
         durable: sections::durable(&top),
         log: sections::log(&top),
+        traces: traces::read(&top),
         listen,
         tls,
         upstream,

@@ -20,6 +20,7 @@ mod source;
 mod status;
 mod target;
 mod tls;
+mod traces;
 mod units;
 
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ pub use problem::{ConfigErrors, Fault, Place, Problem, Warning};
 pub use secret::Secret;
 pub use status::StatusSet;
 pub use target::Target;
+pub use traces::{Parent, Paths, Traces};
 pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::ledger::Terms;
@@ -56,6 +58,8 @@ pub struct Config {
     pub routes: Vec<Arc<RouteConfig>>,
     pub limits: Limits,
     pub log: Log,
+    /// `None` where no spans are made, which is the default.
+    pub traces: Option<Traces>,
 }
 
 impl Config {

@@ -125,7 +125,7 @@ fn pair(field: &Field<'_>) -> Option<(Pair, Certificate)> {
     }
 }
 
-fn ca(field: &Field<'_>) -> Option<PathBuf> {
+pub(super) fn ca(field: &Field<'_>) -> Option<PathBuf> {
     let path = path(field)?;
     if let Err(trouble) = roots(&path) {
         report(field, &trouble);

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Target;
 use crate::listen::Slot;
+use crate::trace::Unanswered;
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, BodyFault, Upstream, UpstreamError};
 
@@ -73,12 +74,14 @@ pub(super) fn failure(error: &UpstreamError) -> Response<Body> {
         }
         None => {}
     }
-    match error {
+    let mut answer = match error {
         UpstreamError::Timeout(_) => text(StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n"),
         UpstreamError::Connect(_) => text(StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),
         UpstreamError::Broken(_) => text(StatusCode::BAD_GATEWAY, "the connection to the app broke\n"),
         UpstreamError::TooLong(_) => text(StatusCode::BAD_GATEWAY, "the app's answer is too long\n"),
-    }
+    };
+    answer.extensions_mut().insert(Unanswered::of(error));
+    answer
 }
 
 fn text(status: StatusCode, text: &'static str) -> Response<Body> {

@@ -10,6 +10,7 @@ use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderName, HeaderValue, Request, Response};
 
 use super::answer::{self, Refusal};
+use super::done::Done;
 use super::forward;
 use super::plan::{Duplicate, Plan};
 use super::prepared::Route;
@@ -23,6 +24,7 @@ use crate::ledger::{
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
+use crate::trace::Trace;
 use crate::upstream::Outcome;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -38,6 +40,7 @@ pub(super) struct Work {
     pub(super) unsigned: bool,
     /// Set where a person replays a held event.
     pub(super) replay: Option<Replay>,
+    pub(super) trace: Trace,
 }
 
 /// A held event that a person has claimed anew, to send its stored request again. Its sender was told that it is safe
@@ -46,18 +49,6 @@ pub(super) struct Work {
 pub(super) struct Replay {
     pub(super) claimed: Claimed,
     pub(super) payload: Arc<Payload>,
-}
-
-/// What one request came to, for the log and the counters.
-pub(super) struct Done {
-    pub(super) answer: Response<Bytes>,
-    pub(super) class: Answer,
-    pub(super) said: &'static str,
-    /// The first item's key, shortened.
-    pub(super) key: Option<String>,
-    pub(super) attempt: u32,
-    /// How long the app had it, and how long it waited for another copy: not the gateway's own time.
-    pub(super) elsewhere: Duration,
 }
 
 /// The items that have keys, and those whose key came before in the same request.
@@ -123,7 +114,7 @@ impl Run<'_> {
         &self.work.route.config
     }
 
-    pub(super) async fn claim(&self, asks: Vec<Ask>) -> Vec<Verdict> {
+    pub(super) async fn claim(&mut self, asks: Vec<Ask>) -> Vec<Verdict> {
         if asks.is_empty() {
             return Vec::new();
         }
@@ -144,13 +135,16 @@ impl Run<'_> {
             conditions.payload = Some(Arc::clone(&replay.payload));
             conditions.claimed = Some(replay.claimed.clone());
         } else if config.terms.on_unknown == OnUnknown::Hold {
-            conditions.payload = Some(Arc::new(forward::payload(&self.work.arrived)));
+            conditions.payload = Some(Arc::new(forward::payload(&self.work.arrived, &self.work.trace)));
         }
-        self.flow.ledger.claim(asks, &conditions).await
+        self.work.trace.step();
+        let verdicts = self.flow.ledger.claim(asks, &conditions).await;
+        self.work.trace.claimed(&verdicts);
+        verdicts
     }
 
     /// Some items got no verdict: the route refuses them, or lets them through without dedup.
-    async fn without_ledger(&self, mut plan: Plan) -> Result<Plan, Refusal> {
+    async fn without_ledger(&mut self, mut plan: Plan) -> Result<Plan, Refusal> {
         let exposed = plan.claims.iter().filter(|claim| !claim.is_durable()).count();
         self.work.route.metrics.exposed.increment(u64::try_from(exposed).unwrap_or(u64::MAX));
         let Some(error) = plan.unavailable.take() else { return Ok(plan) };
@@ -166,7 +160,9 @@ impl Run<'_> {
         let count = plan.claims.len();
         if count > 0 {
             let unprocessed = if self.work.replay.is_some() { Settlement::Hold } else { Settlement::Release };
-            self.flow.ledger.settle(plan.claims, unprocessed).await;
+            self.work.trace.step();
+            let landed = self.flow.ledger.settle(plan.claims, unprocessed.clone()).await;
+            self.work.trace.settled(&unprocessed, count, landed);
         }
         Err(Refusal::LedgerDown(error))
     }
@@ -190,13 +186,16 @@ impl Run<'_> {
         let took = began.elapsed();
         self.elsewhere += took;
         self.work.route.metrics.upstream.record(took);
+        self.work.trace.forwarded(began, took, &outcome);
         self.count_outcome(&outcome);
         let ending = self.ending(&outcome);
         let held = ending == Ending::Hold && !claims.is_empty();
         let settlement = self.settlement(ending, &outcome);
         if !claims.is_empty() {
             let count = claims.len();
+            self.work.trace.step();
             let landed = self.flow.ledger.settle(claims, settlement.clone()).await;
+            self.work.trace.settled(&settlement, count, landed);
             self.work.route.metrics.settled(&settlement, count);
             self.work
                 .route
@@ -205,7 +204,7 @@ impl Run<'_> {
                 .increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
         }
         if held {
-            tracing::warn!(route = %config.name, key = self.key, "held: nobody knows whether the app has processed this event");
+            tracing::warn!(route = %config.name, key = self.key, trace_id = self.work.trace.id(), "held: nobody knows whether the app has processed this event");
         }
         // No 2xx while a part of the batch is in flight elsewhere: the sender would not come again.
         let told_success =
@@ -241,6 +240,7 @@ impl Run<'_> {
     pub(super) async fn hear(&mut self, waiting: Vec<(usize, Waiter)>, deadline: Instant) -> Heard {
         let began = monotonic();
         let mut heard = Heard::default();
+        let others = waiting.len();
         for (item, waiter) in waiting {
             let ask = waiter.ask().clone();
             match self.flow.ledger.wait(waiter, deadline).await {
@@ -261,6 +261,7 @@ impl Run<'_> {
             }
         }
         self.elsewhere += began.elapsed();
+        self.work.trace.waited(began, others, heard.late);
         heard
     }
 
@@ -326,7 +327,7 @@ impl Run<'_> {
         self.flow.ledger.note_conflict(ask);
         tracing::warn!(
             route = %self.config().name, key = ask.key.digest().short(),
-            processed = %processed, copy = %ask.fingerprint,
+            processed = %processed, copy = %ask.fingerprint, trace_id = self.work.trace.id(),
             "a copy differs from the event that was processed under its key"
         );
     }
@@ -341,7 +342,7 @@ impl Run<'_> {
                     Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
                 }
                 tracing::warn!(
-                    route = %self.config().name, key = self.key, error = error.told(),
+                    route = %self.config().name, key = self.key, error = error.told(), trace_id = self.work.trace.id(),
                     "no complete answer from the app"
                 );
             }
@@ -350,13 +351,16 @@ impl Run<'_> {
 
     fn refuse(&mut self, refusal: Refusal) -> Done {
         if let Refusal::LedgerDown(error) = &refusal {
-            tracing::error!(route = %self.config().name, error = error as &dyn std::error::Error, "refused: no verdict is possible");
+            let trace_id = self.work.trace.id();
+            tracing::error!(route = %self.config().name, trace_id, error = error as &dyn std::error::Error, "refused: no verdict is possible");
         }
         self.done(refusal.answer(), refusal.class(), refusal.said())
     }
 
     pub(super) fn done(&mut self, answer: Response<Bytes>, class: Answer, said: &'static str) -> Done {
-        Done { answer, class, said, key: self.key.take(), attempt: self.attempt, elsewhere: self.elsewhere }
+        let trace = std::mem::take(&mut self.work.trace);
+        let (key, attempt, elsewhere) = (self.key.take(), self.attempt, self.elsewhere);
+        Done { answer, class, said, key, attempt, elsewhere, trace }
     }
 }
 

@@ -88,8 +88,11 @@ impl Flow {
             seat,
         };
         let replay = Some(Replay { claimed, payload: Arc::new(payload) });
-        let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay }).await;
-        Ok(Resubmit { status: done.answer.status(), said: done.said })
+        let mut trace = self.live.look(|shared| shared.trace_replay(arrived.request.headers()));
+        trace.on(&route.config);
+        let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay, trace }).await;
+        let said = done.said;
+        Ok(Resubmit { status: done.traced().status(), said })
     }
 }
 

@@ -151,7 +151,9 @@ impl Gateway {
             Durable::open(&config.durable, &config.limits, &tracker).await.context("the durable store")?;
         let hot = Hot::open(&config.hot, &tracker).await.context("the hot store")?;
         let ledger = Ledger::new(hot, durable, Clock::System, stores.clone(), (&tracker, &stopping));
-        let live = Live::new(reload::shared(&config)?);
+        let (shared, exporter) = reload::shared(&config)?;
+        reload::spawn(exporter, &tracker, &stopping);
+        let live = Live::new(shared);
         let next = match &listen.handover {
             Some(path) => Some(
                 handover::listen(path, took_over)
@@ -206,8 +208,10 @@ impl Gateway {
             token,
             metrics: Reloads::new(Duration::from_millis(Clock::System.now().0)),
             tls,
+            tracker: gateway.tracker.clone(),
+            stop: gateway.stopping.clone(),
         };
-        gateway.tracker.spawn(reloader.run(start.hangup, wishes, gateway.stopping.clone()));
+        gateway.tracker.spawn(reloader.run(start.hangup, wishes));
         if let Some(mut line) = before
             && let Err(error) = line.stop()
         {

@@ -71,7 +71,12 @@ pub enum Speaking {
 impl AppTls {
     /// The system's roots, and no certificate of our own.
     pub fn new() -> Self {
-        let metrics = metrics::Certificates::new("upstream");
+        Self::towards("upstream")
+    }
+
+    /// The same for others than apps; metrics tell of its files under this name.
+    pub fn towards(side: &'static str) -> Self {
+        let metrics = metrics::Certificates::new(side);
         Self { state: Mutex::default(), current: RwLock::default(), metrics }
     }
 

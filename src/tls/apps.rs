@@ -14,6 +14,11 @@ pub struct Apps {
 }
 
 impl Apps {
+    /// The same for every app.
+    pub fn sharing(shared: AppTls) -> Self {
+        Self { shared, own: RwLock::default() }
+    }
+
     /// Puts these files into use in place of what was.
     ///
     /// # Errors

@@ -46,3 +46,4 @@ mod storm;
 mod support;
 mod tidy;
 mod tls;
+mod traces;
