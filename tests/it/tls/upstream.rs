@@ -1,10 +1,11 @@
 //! Apps behind `https://`: whom we trust, what we show, and that a failed handshake means "never sent".
 
 use http::Version;
+use tokio::io::AsyncWriteExt as _;
 
 use super::app::App;
 use super::pki::{Authority, Folder, Issued};
-use crate::support::{Delivery, Gateway, ORDERS, Upstream, eventually, order, unix_seconds, within};
+use crate::support::{Delivery, Gateway, ORDERS, eventually, order, unix_seconds, within};
 
 /// In front of the app by the name `localhost`, with further lines of `[upstream]`.
 async fn gateway(app: &App, settings: &str) -> Gateway {
@@ -220,7 +221,14 @@ async fn the_log_says_why_there_is_no_encrypted_connection() {
     // in the library's words.
     let (authority, folder, stranger) = (Authority::new(), Folder::new(), Authority::new());
     let (good, unknown) = (authority.issue(&["localhost"]), Authority::named("an authority of its own"));
-    let plain = Upstream::answering(200, "").await;
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let not_tls = format!("https://localhost:{}", plain.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = plain.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await.ok();
+        }
+    });
     let of = async |issued: &Issued, protocols: &[&[u8]]| App::showing(issued, protocols).await;
     let apps = [
         (of(&unknown.issue(&["localhost"]), &[]).await, "is from no authority that is trusted here"),
@@ -231,7 +239,6 @@ async fn the_log_says_why_there_is_no_encrypted_connection() {
         (App::requiring(&good, &authority, &[]).await, "does not take our certificate, or misses one"),
     ];
     let urls = apps.iter().map(|(app, why)| (format!("https://localhost:{}", app.address.port()), *why));
-    let not_tls = plain.url().replace("http://127.0.0.1", "https://localhost");
     for (url, why) in urls.chain([(not_tls, "the app does not speak TLS there")]) {
         let gateway = Gateway::in_front_of_url(&url).table(&trusting(&authority, &folder)).start().await;
         for delivery in [order("a"), Delivery::new("GET", "/page")] {
