@@ -30,7 +30,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub struct Admin {
     pub ledger: Ledger,
     /// For replays.
-    pub flow: Flow,
+    pub flow: Arc<Flow>,
     pub prometheus: PrometheusHandle,
     pub stores: Stores,
     pub token: Token,

@@ -24,7 +24,7 @@ pub(super) const TLS: &[&str] = &["certificates", "client_ca", "client_auth", "m
 /// Of each certificate.
 pub(super) const PAIR: &[&str] = &["chain", "key"];
 
-pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "memory_limit"];
+pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "near_ttl", "memory_limit"];
 
 pub(super) const DURABLE: &[&str] = &["url", "timeout"];
 

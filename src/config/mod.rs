@@ -126,6 +126,8 @@ pub struct RedisConfig {
     pub prefix: String,
     /// How long a request may wait for Redis before the durable store decides alone; default 50 ms.
     pub timeout: Duration,
+    /// How long a node answers copies of a done event by itself, without Redis; default 10 s, zero for never.
+    pub near_ttl: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,8 +46,6 @@ pub(super) enum Refusal {
     InFlight { answer: StatusCode },
     #[error("the ledger cannot be reached")]
     LedgerDown(#[source] Arc<LedgerError>),
-    #[error("the gateway is stopping")]
-    Stopping,
 }
 
 impl Refusal {
@@ -58,14 +56,14 @@ impl Refusal {
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
             Self::Keyless => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::LedgerDown(_) | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LedgerDown(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InFlight { .. } => Some(RETRY_SOON),
-            Self::LedgerDown(_) | Self::Stopping => Some(RETRY_LATER),
+            Self::LedgerDown(_) => Some(RETRY_LATER),
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
@@ -82,7 +80,7 @@ impl Refusal {
             Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
             Self::Unsigned { .. } => Answer::Unauthorized,
             Self::InFlight { .. } => Answer::InFlight,
-            Self::LedgerDown(_) | Self::Stopping => Answer::Unavailable,
+            Self::LedgerDown(_) => Answer::Unavailable,
         }
     }
 
@@ -90,7 +88,7 @@ impl Refusal {
     pub(super) fn said(&self) -> &'static str {
         match self {
             Self::InFlight { .. } => Said::InFlight.label(),
-            Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
+            Self::LedgerDown(_) => Said::Unavailable.label(),
             Self::Keyless => Said::Keyless.label(),
             Self::TooLarge(_)
             | Self::TooMany(_)

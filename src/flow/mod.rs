@@ -8,6 +8,7 @@ mod forward;
 mod handshake;
 mod live;
 pub mod pass;
+mod persist;
 mod plan;
 mod prepared;
 mod proxy;
@@ -38,6 +39,7 @@ use answer::Refusal;
 use done::Done;
 pub use live::{Live, Shared};
 pub use pass::Tunnels;
+use persist::Persistent;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::Work;
 pub use resubmit::{Resubmit, ResubmitError, stored_request};
@@ -47,10 +49,9 @@ pub use route::{RouteConflict, RouteTable};
 const ITEMS_MAX: usize = 20_000;
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
-#[derive(Clone)]
 pub struct Flow {
     ledger: Ledger,
-    upstream: Arc<Upstream>,
+    upstream: Upstream,
     /// Looked at once for each request, when it comes.
     live: Live,
     clock: Clock,
@@ -81,12 +82,13 @@ enum Arrival {
 }
 
 impl Flow {
-    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Self {
-        Self { ledger, upstream: Arc::new(upstream), live, clock, tunnels }
+    /// Shared by the requests under way, each of which would otherwise clone every handle in it.
+    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Arc<Self> {
+        Arc::new(Self { ledger, upstream, live, clock, tunnels })
     }
 
     /// Answers one request, whatever becomes of it.
-    pub async fn receive(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    pub async fn receive(self: &Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
         let (found, caller, trace) = self.live.look(|shared| {
@@ -160,7 +162,7 @@ impl Flow {
 
     /// A dedup route: reads, verifies and understands the request, then hands it to a task that runs to its end.
     async fn once(
-        &self,
+        self: &Arc<Self>,
         route: Arc<Route>,
         path_params: Vec<(String, String)>,
         request: Request<Incoming>,
@@ -270,19 +272,11 @@ impl Flow {
         Ok(Arrival::Event(Work { items, unsigned: false, ..Work::unsigned(route, arrived) }))
     }
 
-    /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
-    /// hangs up.
-    async fn to_the_end(&self, work: Work) -> Done {
-        let flow = self.clone();
-        // Boxed: the task's future is large, and spawning moves it several times.
+    /// From the first claim on, the work goes on also when the sender hangs up and hyper drops this future.
+    async fn to_the_end(self: &Arc<Self>, work: Work) -> Done {
+        let flow = Arc::clone(self);
         let whole = Box::pin(async move { flow.proxy(work).await });
-        match self.tunnels.tracker.spawn(whole).await {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::error!(%error, "a request's task ended early");
-                refused(&Refusal::Stopping)
-            }
-        }
+        Persistent::new(whole, self.tunnels.tracker.clone()).await
     }
 
     async fn send(&self, config: &RouteConfig, request: Request<Bytes>) -> Outcome {

@@ -1,7 +1,6 @@
 //! Lets a request through untouched: any size, both ways, as it comes; WebSockets and other upgrades included.
 //! Claims nothing and remembers nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,7 +32,7 @@ pub struct Tunnels {
 /// Passes a request to the app and its answer back; what was read of its body already goes first. Failures are answered
 /// 502 or 504.
 pub async fn pass(
-    upstream: &Arc<Upstream>,
+    upstream: &Upstream,
     target: &Target,
     (read, mut request): (Bytes, Request<Incoming>),
     caller: &Caller,

@@ -61,9 +61,10 @@ pub(super) struct Keyed {
 
 impl Flow {
     /// The steps, top to bottom.
-    pub(super) async fn proxy(&self, work: Work) -> Done {
+    pub(super) async fn proxy(self: &Arc<Self>, work: Work) -> Done {
         if work.route.config.mode == Mode::Shadow && work.replay.is_none() {
-            return self.shadow(work).await;
+            // Boxed, as what is rare shouldn't take room in every request's future.
+            return Box::pin(self.shadow(work)).await;
         }
         let keyed = Keyed::of(&work);
         let key = keyed.asks.first().map(|ask| ask.key.digest().short());

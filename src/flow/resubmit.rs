@@ -53,7 +53,7 @@ impl Flow {
     /// # Errors
     /// When the payload isn't one of ours, its route is gone, or the event isn't held any more: then nothing was changed.
     pub async fn resubmit(
-        &self,
+        self: &Arc<Self>,
         record: &Record,
         payload: Payload,
         actor: &str,

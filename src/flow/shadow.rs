@@ -43,7 +43,7 @@ impl Work {
 }
 
 impl Flow {
-    pub(super) async fn shadow(&self, mut work: Work) -> Done {
+    pub(super) async fn shadow(self: &Arc<Self>, mut work: Work) -> Done {
         let request = forward::request(&work, &[]);
         let trace = work.trace.split();
         let (route, unsigned) = (Arc::clone(&work.route), work.unsigned);
@@ -79,9 +79,13 @@ impl Flow {
     }
 
     /// Has the ledger asked in a task that drain waits for; it settles as the forward ends.
-    fn look(&self, work: Work, settlement: oneshot::Receiver<Settlement>) -> oneshot::Receiver<Looked> {
+    fn look(
+        self: &Arc<Self>,
+        work: Work,
+        settlement: oneshot::Receiver<Settlement>,
+    ) -> oneshot::Receiver<Looked> {
         let (said, looked) = oneshot::channel();
-        let flow = self.clone();
+        let flow = Arc::clone(self);
         self.tunnels.tracker.spawn(async move {
             let mut run = Run::new(&flow, work);
             match LOOKS.try_acquire() {

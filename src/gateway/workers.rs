@@ -83,7 +83,7 @@ async fn serve(
 
 /// The public listener's handler.
 #[derive(Clone)]
-struct PublicDoor(Flow);
+struct PublicDoor(Arc<Flow>);
 
 impl Handler for PublicDoor {
     async fn handle(self, mut request: Request<Incoming>, peer: Peer) -> Response<Body> {

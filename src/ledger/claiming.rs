@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, Fence, Fingerprint, Layer, Receipt};
+use super::claim::{Claim, Digest, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
 use super::hot::{Done, HotAsk, HotDone, HotSeen};
 use super::in_flight::{Ended, InFlight, Place, Seat};
@@ -26,7 +26,12 @@ pub(super) struct Item {
 }
 
 impl Claiming {
-    pub(super) fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
+    /// Seats the items, but those that this node knows to be done already (`near`).
+    pub(super) fn sit(
+        in_flight: &Arc<InFlight>,
+        asks: Vec<Ask>,
+        near: impl Fn(Digest) -> Option<(Arc<Receipt>, Fingerprint)>,
+    ) -> Self {
         let items = asks.into_iter().map(|ask| {
             let mut item = Item {
                 fence: Fence::draw(),
@@ -36,7 +41,12 @@ impl Claiming {
                 verdict: None,
                 ask,
             };
-            match in_flight.sit(item.ask.key.digest()) {
+            let digest = item.ask.key.digest();
+            if let Some((receipt, processed)) = near(digest) {
+                item.done(receipt, Layer::Hot, Some(processed));
+                return item;
+            }
+            match in_flight.sit(digest) {
                 Place::Seat(seat) => item.seat = Some(seat),
                 Place::Queue(hear) => {
                     item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));

@@ -11,6 +11,7 @@ pub mod durable;
 mod exposed;
 pub mod hot;
 mod in_flight;
+mod near;
 mod settle;
 mod wait;
 
@@ -29,8 +30,9 @@ pub use claim::{
 };
 use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Hot, HotAsk, HotDone};
+use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
 use in_flight::InFlight;
+use near::Near;
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
 
@@ -111,6 +113,7 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Shared {
     in_flight: Arc<InFlight>,
+    near: Near,
     background: Background,
     clock: Clock,
     metrics: Stores,
@@ -131,18 +134,21 @@ impl Ledger {
         let in_flight = InFlight::new();
         let (background, work) = Background::new(metrics.clone());
         let flushed = CancellationToken::new();
-        let shared = Arc::new(Shared { in_flight, background, clock, metrics, flushed: flushed.clone() });
+        let near = Near::new(hot.near_ttl());
+        let flushing = flushed.clone();
+        let shared = Arc::new(Shared { in_flight, near, background, clock, metrics, flushed: flushing });
         let ledger = Self { hot, durable, shared };
         let work = work.run(ledger.clone(), stop.clone());
         tracker.spawn(async move {
             work.await;
             flushed.cancel();
         });
-        let rung = Arc::clone(&ledger.shared.in_flight);
+        let shared = Arc::clone(&ledger.shared);
         let stop = stop.clone();
         tracker.spawn(async move {
             while let Some(Some(digest)) = stop.run_until_cancelled(pushes.recv()).await {
-                rung.ring(digest);
+                shared.near.forget(digest);
+                shared.in_flight.ring(digest);
             }
         });
         ledger
@@ -200,6 +206,7 @@ impl Ledger {
     /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done
     /// event would go against the person's decision.
     async fn forget_hot(&self, key: EventKey) {
+        self.shared.near.forget(key.digest());
         if let Err(error) = self.hot.forget(&key).await {
             self.shared.metrics.hot_failed(&error);
             self.shared.background.forget(key);
@@ -213,16 +220,18 @@ impl Ledger {
 
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
-        let mut claiming = Claiming::sit(&self.shared.in_flight, asks);
+        let hearing = self.hot.hearing();
+        let near = |digest| self.shared.near.known(digest, hearing);
+        let mut claiming = Claiming::sit(&self.shared.in_flight, asks, near);
         if let Some(claimed) = on.claimed {
             claiming.take(claimed, on);
         }
-        self.ask_hot(&mut claiming, on).await;
-        self.ask_durable(&mut claiming, on).await;
+        self.ask_hot(&mut claiming, on, hearing).await;
+        self.ask_durable(&mut claiming, on, hearing).await;
         claiming.verdicts()
     }
 
-    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions) {
+    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions, hearing: Option<u64>) {
         let asks: Vec<HotAsk> = claiming.open().map(|item| item.hot_ask(on)).collect();
         if asks.is_empty() {
             return;
@@ -233,6 +242,11 @@ impl Ledger {
         match said {
             Ok(seen) => {
                 for (item, seen) in claiming.open_mut().zip(seen) {
+                    if let HotSeen::Done(Done { receipt: Some(receipt), fingerprint }) = &seen {
+                        // How much of the window is left isn't told: the thousandth part can't be much too long.
+                        let about = (on.terms.hot_ttl / 1000, hearing);
+                        self.shared.near.remember(item.ask.key.digest(), receipt, *fingerprint, about);
+                    }
                     item.hot(seen);
                 }
             }
@@ -253,7 +267,7 @@ impl Ledger {
         }
     }
 
-    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions) {
+    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions, hearing: Option<u64>) {
         let asks: Vec<ClaimAsk> = claiming
             .open()
             .map(|item| ClaimAsk {
@@ -279,6 +293,11 @@ impl Ledger {
                 let mut warm = Vec::new();
                 for (item, seen) in claiming.open_mut().zip(seen) {
                     warm.extend(item.decided(seen, on, began));
+                }
+                for HotDone { key, done, ttl } in &warm {
+                    if let Some(receipt) = &done.receipt {
+                        self.shared.near.remember(key.digest(), receipt, done.fingerprint, (*ttl, hearing));
+                    }
                 }
                 self.warm(warm).await;
             }

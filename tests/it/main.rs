@@ -26,6 +26,7 @@ mod init;
 mod keydiff;
 mod keys;
 mod model;
+mod near;
 mod nodes;
 mod observability;
 mod pass;

@@ -83,6 +83,7 @@ async fn server_node(stores: &Stores) -> Node {
         url: over(&stores.redis_url(), &hot_wire),
         prefix: "dedup".to_owned(),
         timeout: Duration::from_millis(300),
+        near_ttl: Duration::ZERO,
     });
     let tracker = TaskTracker::new();
     let durable = Durable::open(&durable, &limits(), &tracker).await.unwrap();

@@ -28,7 +28,7 @@ pub(crate) use sender::{
     Answer, Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1,
     try_send, unix_seconds,
 };
-pub(crate) use stores::{Pair, Stores, durable_toml, hot_toml, on_every_store};
+pub(crate) use stores::{Pair, Stores, durable_toml, hot_toml, near, on_every_store};
 pub(crate) use upstream::{Gate, Reply, Upstream};
 pub(crate) use wire::{Line, Wire};
 

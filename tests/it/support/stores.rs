@@ -143,11 +143,24 @@ impl Stores {
         let durable = self.postgres.as_ref().map(|_| durable_toml(&self.postgres_url())).unwrap_or_default();
         format!("{hot}{durable}")
     }
+
+    /// The same, with nodes that answer copies from what they remember themselves, as they do unless told otherwise.
+    pub(crate) fn near_toml(&self) -> String {
+        near(&self.toml())
+    }
+}
+
+/// What a story says of the stores would else go unseen: nodes would answer without them.
+const NOT_NEAR: &str = "near_ttl = \"0s\"\n";
+
+/// These tables for nodes that do.
+pub(crate) fn near(toml: &str) -> String {
+    toml.replace(NOT_NEAR, "")
 }
 
 /// A `[hot]` table for tests: a busy machine's Redis may take longer than the default patience.
 pub(crate) fn hot_toml(url: &str) -> String {
-    format!("[hot]\nurl = \"{url}\"\ntimeout = \"500ms\"\n")
+    format!("[hot]\nurl = \"{url}\"\ntimeout = \"500ms\"\n{NOT_NEAR}")
 }
 
 pub(crate) fn durable_toml(url: &str) -> String {
