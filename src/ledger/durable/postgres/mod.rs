@@ -152,6 +152,21 @@ impl Link {
         Ok(rows)
     }
 
+    /// The same for a statement that gives no rows; how many it wrote.
+    async fn counted_alone(
+        &mut self,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+    ) -> Result<usize, sqlx::Error> {
+        if self.pooled {
+            self.begin().await?;
+        }
+        let done = query.execute(&mut self.connection).await?;
+        if self.pooled {
+            self.commit().await?;
+        }
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+
     async fn begin(&mut self) -> Result<(), sqlx::Error> {
         let begin = if self.pooled { BEGIN_POOLED } else { BEGIN };
         self.connection.execute(sqlx::raw_sql(begin)).await.map(drop)
