@@ -16,7 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::Cause;
-use super::script::{self, is_unknown};
+use super::cause::is_unknown;
+use super::script;
 use super::way::{Reply, reply, through};
 use crate::clock::monotonic;
 

@@ -1,6 +1,7 @@
 //! The hot store in Redis, Valkey or what speaks like them: standalone, Cluster or behind Sentinel. This folder
 //! is the only one that names fred. A handle has one connection, on its own thread's runtime.
 
+mod cause;
 mod connect;
 mod hearing;
 mod keeper;
@@ -19,6 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use self::cause::{is_lost, is_syntax_error};
 use self::connect::Target;
 use self::hearing::Hearing;
 use self::lane::{Deed, Errand, Turn, Underway};
@@ -320,7 +322,7 @@ impl Redis {
         let mut words: Vec<&[u8]> = vec![b"EVALSHA", script.hash().as_bytes(), b"1", name];
         words.extend(arguments);
         let mut answer = way.ask(self.node.timeout, slot, &words).await;
-        if answer.as_ref().is_err_and(script::is_unknown) {
+        if answer.as_ref().is_err_and(cause::is_unknown) {
             words.splice(..2, [&b"EVAL"[..], script.text().as_bytes()]);
             answer = way.ask(self.node.timeout, slot, &words).await;
         }
@@ -387,19 +389,6 @@ impl Node {
             tracing::info!("redis is older than 7.0: claims go through scripts");
         }
     }
-}
-
-/// True where the connection is gone, or the server is one that takes no writes.
-fn is_lost(cause: &Cause) -> bool {
-    let gone = matches!(
-        cause.kind(),
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Auth
-    );
-    gone || cause.details().starts_with("READONLY") || cause.details().starts_with("LOADING")
-}
-
-fn is_syntax_error(cause: &Cause) -> bool {
-    cause.details().starts_with("ERR syntax error")
 }
 
 /// At least one: a TTL of nothing is no TTL, which Redis refuses.

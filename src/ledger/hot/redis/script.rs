@@ -4,11 +4,6 @@
 
 use std::sync::LazyLock;
 
-/// True where the server doesn't know a script by its hash.
-pub(super) fn is_unknown(cause: &super::Cause) -> bool {
-    cause.details().starts_with("NOSCRIPT")
-}
-
 /// A script and the hash that Redis knows it by.
 pub(super) struct Script {
     text: &'static str,
