@@ -110,8 +110,12 @@ impl Link {
     async fn make(node: &Node) -> Result<Self, Cause> {
         let routed = connect(node).await?;
         let client = routed.client.clone();
-        let together = !node.target.is_cluster();
-        let lane = together.then(|| Lane::over(client.clone(), &node.tracker, &node.closing));
+        let lane = if node.target.is_cluster() {
+            None
+        } else {
+            Lane::teach(&client, PROBE_TIMEOUT).await;
+            Some(Lane::over(client.clone(), &node.tracker, &node.closing))
+        };
         Ok(Self { routed, way: Way { client, lane }, silent: 0 })
     }
 }

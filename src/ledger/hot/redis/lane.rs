@@ -107,6 +107,14 @@ impl Lane {
         Self { desk, _ends: ends }
     }
 
+    /// Has the server learn the script before it is needed. Where it may not, or forgets, the text goes along.
+    pub(super) async fn teach(client: &Client, patience: Duration) {
+        let words = ["LOAD", script::TOGETHER.text()].map(Value::from).into();
+        if let Err(cause) = Box::pin(through(client, patience, None, b"SCRIPT", words)).await {
+            tracing::debug!(error = %cause, "redis did not learn the script of many keys");
+        }
+    }
+
     /// Joins what gathers. Of a request with one errand, one that nobody is before is told to run by itself.
     pub(super) async fn join(&self, errand: Errand, patience: Duration, only_one: bool) -> Turn {
         let now = monotonic();
