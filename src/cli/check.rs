@@ -170,7 +170,12 @@ fn tls_line(files: &ListenerFiles) -> String {
         Some(Clients { required: false, .. }) => "client certificates optional",
         Some(Clients { required: true, .. }) => "client certificates required",
     };
-    format!("{}, {clients}", counted(files.pairs.len(), "certificate"))
+    let mut text = format!("{}, {clients}", counted(files.pairs.len(), "certificate"));
+    if let Some(acme) = &files.acme {
+        let names = acme.names.join(", ");
+        write!(text, "; ordered from {}: {names}", acme.directory).expect("a String takes any text");
+    }
+    text
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -127,6 +127,8 @@ fn words_stay_behind_their_walls() {
         ("fred::", &["src/ledger/hot/redis/"]),
         ("x509_parser::", &["src/tls/", "src/providers/signature/certificate.rs"]),
         ("moka::", &["src/ledger/hot/memory.rs"]),
+        ("instant_acme::", &["src/tls/acme/"]),
+        ("rcgen::", &["src/tls/"]),
         ("SystemTime::now", &["src/clock.rs"]),
         ("Instant::now", &["src/clock.rs"]),
         ("tokio::spawn", &[]),

@@ -25,9 +25,16 @@ pub(crate) struct Setup {
     environment: Vec<(String, String)>,
     hosts: Option<PathBuf>,
     passed: Option<[std::net::TcpListener; 2]>,
+    public: Option<SocketAddr>,
 }
 
 impl Setup {
+    /// Its public listener is there, where somebody else expects it.
+    pub(crate) fn at(mut self, public: SocketAddr) -> Self {
+        self.public = Some(public);
+        self
+    }
+
     /// On these stores; without this, on the embedded ones.
     pub(crate) fn on(self, stores: &Stores) -> Self {
         self.stores_toml(&stores.toml())
@@ -89,7 +96,10 @@ impl Setup {
     fn addresses(&self) -> [SocketAddr; 2] {
         match &self.passed {
             Some(sockets) => sockets.each_ref().map(|socket| socket.local_addr().unwrap()),
-            None => [0; 2].map(|_| SocketAddr::from(([127, 0, 0, 1], super::free_port()))),
+            None => {
+                let free = || SocketAddr::from(([127, 0, 0, 1], super::free_port()));
+                [self.public.unwrap_or_else(free), free()]
+            }
         }
     }
 
@@ -151,6 +161,7 @@ impl Gateway {
             environment: Vec::new(),
             hosts: None,
             passed: None,
+            public: None,
         }
     }
 
