@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::pebble::{NAME, Pebble, Settings, file_of, shown};
+use super::pebble::{NAME, Pebble, Settings, errors, file_of, shown};
 use crate::support::{Gateway, Upstream, eventually, order};
 use crate::tls::caller::Caller;
 use crate::tls::pki::{Authority, Folder};
@@ -26,7 +26,7 @@ async fn without_the_directory_the_listener_is_up_and_only_that_name_has_to_wait
     gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
     let file = file_of(&gateway, NAME).await;
     assert_eq!(gateway.metrics().await.value(CURRENT, &[("file", &file)]), 0.0);
-    let line = gateway.log_lines().into_iter().find(|line| line["level"] == "ERROR").unwrap();
+    let line = errors(&gateway, 1).await.remove(0);
     assert_eq!((&line["name"], line["mend"].is_string()), (&NAME.into(), true), "{line}");
     assert!(line.to_string().contains("the directory can't be used"), "{line}");
 
@@ -74,7 +74,8 @@ async fn a_renewal_that_fails_leaves_the_old_certificate_in_use() {
         caller.connect(gateway.address()).await.is_ok()
     })
     .await;
-    assert!(gateway.logs().contains("the directory does not know our account"));
+    eventually("it is said", async || gateway.logs().contains("the directory does not know our account"))
+        .await;
 }
 
 #[tokio::test]
@@ -93,7 +94,7 @@ async fn a_name_that_leads_elsewhere_is_told_with_a_mend_and_holds_up_no_other()
     });
     gateway.until_metric(ORDERS, &[("result", "failed")], 2.0).await;
     hanging_up.join().unwrap();
-    let errors: Vec<_> = gateway.log_lines().into_iter().filter(|line| line["level"] == "ERROR").collect();
+    let errors = errors(&gateway, 2).await;
     let names: Vec<&str> = errors.iter().filter_map(|line| line["name"].as_str()).collect();
     assert_eq!(names, ["a.example", "b.example"], "each was tried");
     for line in errors {
@@ -167,7 +168,7 @@ async fn a_directory_that_asks_to_be_left_alone_is_left_alone() {
     );
     let gateway = Gateway::in_front_of(&app).table(&table).start().await;
     gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
-    let line = gateway.log_lines().into_iter().find(|line| line["level"] == "ERROR").unwrap();
+    let line = errors(&gateway, 1).await.remove(0);
     assert!(line["message"].as_str().unwrap().contains("503 Service Unavailable: come back later"), "{line}");
     assert!((7190..=7200).contains(&line["next_try_in_seconds"].as_u64().unwrap()), "{line}");
     // Not even a person who reads the configuration again hurries it; what can be used at once is.
@@ -226,7 +227,7 @@ async fn a_certificate_that_is_due_at_once_is_not_ordered_again_and_again() {
     // It may have had a moment left the first time.
     gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
     let orders = pebble.orders();
-    let line = gateway.log_lines().into_iter().find(|line| line["level"] == "ERROR").unwrap();
+    let line = errors(&gateway, 1).await.remove(0);
     assert!(line["mend"].as_str().unwrap().contains("clock"), "{line}");
     assert!(line["next_try_in_seconds"].as_u64().unwrap() > 290, "{line}");
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;

@@ -193,3 +193,11 @@ pub(super) async fn file_of(gateway: &Gateway, name: &str) -> String {
     let line = line.unwrap_or_else(|| panic!("{end}: {}", metrics.text()));
     line.split('"').find(|word| word.ends_with(&end)).unwrap().to_owned()
 }
+
+/// What the gateway says went wrong, once it has said so this often.
+pub(super) async fn errors(gateway: &Gateway, count: usize) -> Vec<serde_json::Value> {
+    let errors =
+        || gateway.log_lines().into_iter().filter(|line| line["level"] == "ERROR").collect::<Vec<_>>();
+    eventually("the error is told", async || errors().len() >= count).await;
+    errors()
+}

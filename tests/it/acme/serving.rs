@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::pebble::{CUSTOMER, NAME, Pebble, Settings, file_of, shown};
+use super::pebble::{CUSTOMER, NAME, Pebble, Settings, errors, file_of, shown};
 use crate::support::{Gateway, Upstream, eventually, order, unix_seconds};
 use crate::tls::caller::{Caller, HTTP_1, HTTP_2};
 use crate::tls::pki::{Authority, Folder};
@@ -158,9 +158,7 @@ async fn an_authority_with_customers_takes_orders_from_an_external_account() {
     assert_eq!(gateway.reload().await.status, 200);
     shown(&pebble, NAME, gateway.address()).await;
 
-    let lines = gateway.log_lines();
-    let failed: Vec<String> =
-        lines.iter().filter(|line| line["level"] == "ERROR").map(ToString::to_string).collect();
+    let failed: Vec<String> = errors(&gateway, 2).await.iter().map(ToString::to_string).collect();
     assert_eq!(failed.len(), 2, "{failed:#?}");
     assert!(failed[0].contains("externalAccountRequired") && failed[0].contains("external_account to"));
     assert!(failed[1].contains("unauthorized") && failed[1].contains("external_account is what"));

@@ -36,10 +36,9 @@ async fn two_that_start_at_once_order_once() {
     let pebble = Pebble::start().await;
     let (app, folder) = (Upstream::answering(200, "").await, Folder::new());
     let table = pebble.table("\"a.example\", \"b.example\"", &folder.path().join("acme"));
-    let (one, two) = tokio::join!(
-        Gateway::in_front_of(&app).at(pebble.proving).table(&table).start(),
-        Gateway::in_front_of(&app).table(&table).start(),
-    );
+    // If the other is first, the authority's look waits in this one's socket until it is up.
+    let one = Gateway::in_front_of(&app).at(pebble.proving).with_sockets_of_its_own().table(&table);
+    let (one, two) = tokio::join!(one.start(), Gateway::in_front_of(&app).table(&table).start());
     for name in ["a.example", "b.example"] {
         let certificate = shown(&pebble, name, one.address()).await;
         assert_eq!(shown(&pebble, name, two.address()).await, certificate);

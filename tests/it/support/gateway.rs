@@ -87,8 +87,9 @@ impl Setup {
     /// Its public and its admin socket are the story's, as they are systemd's with socket activation: they stay open
     /// while the gateway stops and starts.
     pub(crate) fn with_sockets_of_its_own(mut self) -> Self {
-        let bound = || std::net::TcpListener::bind(("127.0.0.1", super::free_port())).unwrap();
-        self.passed = Some([bound(), bound()]);
+        let bound = |port| std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let public = self.public.map_or_else(super::free_port, |public| public.port());
+        self.passed = Some([bound(public), bound(super::free_port())]);
         self
     }
 
