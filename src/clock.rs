@@ -77,10 +77,14 @@ pub fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// The wall time as precisely as the system tells it, since the Unix epoch: what spans are dated with.
 #[expect(clippy::disallowed_methods, reason = "this file is the one place that may")]
+pub fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
 fn system_now() -> UnixMillis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    UnixMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    UnixMillis(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -12,4 +12,5 @@ pub mod listen; //    accept loops and connection limits
 pub mod metrics; //   every metric: name, labels, help
 pub mod providers; // pure: signatures, items and keys, as data
 pub mod tls; //       certificates: read, chosen by name, replaced while connections come and go
+pub mod trace; //     W3C trace context, a request's spans, and their way to a collector
 pub mod upstream; //  the pooled client to the app, and what an attempt meant

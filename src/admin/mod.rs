@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::mpsc;
@@ -21,16 +21,16 @@ use crate::config::Secret;
 use crate::flow::Flow;
 use crate::ledger::Ledger;
 use crate::ledger::hot::BreakerState;
-use crate::metrics::Stores;
+use crate::metrics::{OPENMETRICS, Stores, openmetrics, prefers_openmetrics};
 
-const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// What the admin listener answers from.
 pub struct Admin {
     pub ledger: Ledger,
     /// For replays.
-    pub flow: Flow,
+    pub flow: Arc<Flow>,
     pub prometheus: PrometheusHandle,
     pub stores: Stores,
     pub token: Token,
@@ -66,7 +66,7 @@ impl Admin {
         match (request.method(), path) {
             (&Method::GET, "/live") => json(StatusCode::OK, &serde_json::json!({"live": true})),
             (&Method::GET, "/ready") => self.ready().await,
-            (&Method::GET, "/metrics") => self.metrics(),
+            (&Method::GET, "/metrics") => self.metrics(&request),
             (&Method::GET, "/events") => self.show(&request).await,
             (&Method::GET, "/events/held") => self.held(&request).await,
             (&Method::GET, "/actions") => self.actions(&request).await,
@@ -105,11 +105,16 @@ impl Admin {
         )
     }
 
-    fn metrics(&self) -> Response<Bytes> {
+    /// With traces, in the format that has room for exemplars, where the scraper asks for it.
+    fn metrics<B>(&self, request: &Request<B>) -> Response<Bytes> {
         let resting = self.ledger.hot().breaker_state() == BreakerState::Open;
         self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), resting);
-        let mut answer = Response::new(Bytes::from(self.prometheus.render()));
-        answer.headers_mut().insert(CONTENT_TYPE, PLAIN);
+        let accepted = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let open = self.flow.traces() && accepted.is_some_and(prefers_openmetrics);
+        let text = self.prometheus.render();
+        let (text, kind) = if open { (openmetrics(&text), OPENMETRICS) } else { (text, PLAIN) };
+        let mut answer = Response::new(Bytes::from(text));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         answer
     }
 }

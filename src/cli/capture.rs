@@ -25,6 +25,7 @@ use umavez::tls::Tls;
 use umavez::upstream::headers::{self, Caller};
 use umavez::upstream::{Body, Outcome, Upstream, public_url};
 
+use super::providers::BuiltIn;
 use super::{Failure, print};
 
 /// Longest delivery that is taken, bytes.
@@ -63,7 +64,7 @@ pub(super) struct Capture {
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// Who sends: what its file marks as credentials is redacted too
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = BuiltIn, hide_possible_values = true)]
     provider: Option<String>,
     /// Without --upstream: the status that each is answered
     #[arg(long, value_name = "STATUS", default_value_t = 200, conflicts_with = "upstream",
@@ -114,13 +115,13 @@ impl Capture {
         let secure = target.as_ref().is_some_and(|target| target.scheme == http::uri::Scheme::HTTPS);
         let (limits, tls) = (defaults.limits, Tls::open(&defaults.tls).context("TLS")?);
         if secure {
-            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+            tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
         }
         let stop = CancellationToken::new();
         let tracker = TaskTracker::new();
         let door = Door(Arc::new(Inside {
             album: Mutex::new(album),
-            app: target.map(|target| (target, Upstream::new(&limits, Arc::clone(&tls.app)))),
+            app: target.map(|target| (target, Upstream::new(&limits, Arc::clone(&tls.apps)))),
             answer: StatusCode::from_u16(self.answer).unwrap_or_default(),
             left: AtomicUsize::new(
                 self.count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX)),

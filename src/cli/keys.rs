@@ -8,13 +8,14 @@ use bytes::Bytes;
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use serde::Serialize;
-use umavez::config::{Config, Scope};
+use umavez::config::{Config, RouteConfig, Scope};
 use umavez::flow::RouteTable;
 use umavez::flow::body::decoded;
 use umavez::ledger::EventKey;
 use umavez::providers::{Delivery, ItemRules, Provider};
 
-use super::{Failure, load, print};
+use super::providers::BuiltIn;
+use super::{Failure, environment, print};
 
 /// Longest recorded file that is read, bytes.
 pub(super) const FILE_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -33,7 +34,8 @@ One JSON line per item: {\"item\":\"…\",\"parts\":[\"…\"],\"key\":\"scope:�
 #[command(after_help = EXAMPLES)]
 pub(super) struct Keys {
     /// A provider that is built in; its name is the scope
-    #[arg(long, value_name = "NAME", required_unless_present = "route", conflicts_with = "route")]
+    #[arg(long, value_name = "NAME", required_unless_present = "route", conflicts_with = "route",
+        value_parser = BuiltIn, hide_possible_values = true)]
     provider: Option<String>,
     /// A route of the configuration file
     #[arg(long, value_name = "NAME", requires = "config")]
@@ -143,14 +145,14 @@ pub(super) fn rules(
     provider: Option<&str>,
     config: Option<&Path>,
 ) -> Result<Option<Rules>, Failure> {
-    let config = match config {
-        Some(path) => Some(load(path)?.0),
-        None => None,
+    let routes = match config {
+        Some(path) => Config::load_routes(path, &environment())?,
+        None => Vec::new(),
     };
-    match (route, provider, config) {
-        (Some(route), _, Some(config)) => route_rules(&config, route).map(Some),
-        (_, Some(name), config) => provider_rules(name, config.as_ref()).map(Some),
-        (_, None, _) => Ok(None),
+    match (route, provider) {
+        (Some(route), _) => route_rules(&routes, route).map(Some),
+        (None, Some(name)) => provider_rules(name, &routes).map(Some),
+        (None, None) => Ok(None),
     }
 }
 
@@ -164,14 +166,14 @@ pub(super) fn parse_request(whence: &str, written: &str) -> Result<(Method, Uri)
     parsed.ok_or_else(|| Failure::Usage(format!("{whence}: {written:?} is no request; {mend}")))
 }
 
-fn route_rules(config: &Config, name: &str) -> Result<Rules, Failure> {
-    let Some(index) = config.routes.iter().position(|route| &*route.name == name) else {
-        let names: Vec<&str> = config.routes.iter().map(|route| &*route.name).collect();
+fn route_rules(routes: &[Arc<RouteConfig>], name: &str) -> Result<Rules, Failure> {
+    let Some(index) = routes.iter().position(|route| &*route.name == name) else {
+        let names: Vec<&str> = routes.iter().map(|route| &*route.name).collect();
         let names = names.join(", ");
         return Err(Failure::Usage(format!("--route: there is no route {name:?}; the file has {names}")));
     };
-    let route = &config.routes[index];
-    let table = RouteTable::new(&config.routes)
+    let route = &routes[index];
+    let table = RouteTable::new(routes)
         .map_err(|_| Failure::Usage("two routes match the same requests".to_owned()))?;
     Ok(Rules {
         items: route.items.clone(),
@@ -186,9 +188,8 @@ fn route_rules(config: &Config, name: &str) -> Result<Rules, Failure> {
     })
 }
 
-fn provider_rules(name: &str, config: Option<&Config>) -> Result<Rules, Failure> {
-    let routes = config.iter().flat_map(|config| &config.routes);
-    let own = routes.filter_map(|route| route.provider.clone()).find(|provider| provider.name == name);
+fn provider_rules(name: &str, routes: &[Arc<RouteConfig>]) -> Result<Rules, Failure> {
+    let own = routes.iter().filter_map(|route| route.provider.clone()).find(|provider| provider.name == name);
     let provider = own.or_else(|| Provider::shipped(name)).ok_or_else(|| {
         Failure::Usage(format!("--provider: there is no provider {name:?}; `umavez providers` lists them"))
     })?;

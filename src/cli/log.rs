@@ -108,6 +108,21 @@ impl Visit for JsonFields<'_> {
         self.record_str(field, &format!("{value:?}"));
     }
 
+    /// With its causes: the last one is what a reader needs most.
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        let mut text = value.to_string();
+        let mut source = value.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.ends_with(&cause_text) {
+                text.push_str(": ");
+                text.push_str(&cause_text);
+            }
+            source = cause.source();
+        }
+        self.record_str(field, &text);
+    }
+
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
         if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {

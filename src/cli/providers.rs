@@ -1,8 +1,10 @@
 //! `umavez providers`: what is built in.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
-use clap::Args;
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Args, Command};
 use umavez::config::show_duration;
 use umavez::providers::{Provider, Resign};
 
@@ -16,11 +18,28 @@ use super::{Failure, page, print};
 #[command(after_help = "Examples:\n  umavez providers\n  umavez providers hotmart")]
 pub(super) struct Providers {
     /// Tell of this one
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = BuiltIn, hide_possible_values = true)]
     name: Option<String>,
     /// Tell of all, as docs/providers.md does
     #[arg(long, conflicts_with = "name")]
     markdown: bool,
+}
+
+/// A provider's name, which shells complete to those that are built in; whether there is one is not for it to say: a
+/// configuration brings its own.
+#[derive(Clone)]
+pub(super) struct BuiltIn;
+
+impl TypedValueParser for BuiltIn {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Provider::names().into_iter().map(PossibleValue::new)))
+    }
 }
 
 impl Providers {

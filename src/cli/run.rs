@@ -8,6 +8,7 @@ use umavez::config::{Config, ConfigFile, Secret, Warning, WithoutFile};
 use umavez::gateway::{Notify, Start};
 use umavez::listen::Inherited;
 
+use super::providers::BuiltIn;
 use super::{FILE, Failure, environment, load, log};
 
 /// Where the secret comes from when nothing else is said.
@@ -17,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   umavez run --config /etc/umavez/umavez.toml
   umavez run --upstream http://127.0.0.1:3000 --provider hotmart
-  HOTTOK=… umavez run --upstream http://127.0.0.1:3000 --provider hotmart --secret-env HOTTOK
+  HOTMART_SECRET=… umavez run --upstream http://127.0.0.1:3000 --provider hotmart --secret-env HOTMART_SECRET
 
 UMAVEZ_LOG sets what is logged, such as `debug` or `umavez=debug,warn`.";
 
@@ -37,7 +38,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "URL", requires = "provider")]
     upstream: Option<String>,
     /// Without a file: who sends, to whatever path (a file gives a route a path); see `umavez providers`
-    #[arg(long, value_name = "NAME", requires = "upstream")]
+    #[arg(long, value_name = "NAME", requires = "upstream", value_parser = BuiltIn, hide_possible_values = true)]
     provider: Option<String>,
     /// Without a file: the environment variable that holds the provider's secret [default: UMAVEZ_SECRET, if set]
     #[arg(long, value_name = "NAME")]

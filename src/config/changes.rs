@@ -44,17 +44,20 @@ impl Config {
     /// be decided about.
     pub fn adopt(&mut self, new: Self) -> Changes {
         let mut changes = Changes::default();
-        let Self { listen, tls, hot, durable, upstream, routes, limits, log } = new;
+        let Self { listen, tls, hot, durable, upstream, routes, limits, log, traces } = new;
         self.listen.adopt(listen, &mut changes);
-        let Files { public, admin, app } = tls;
+        let Files { public, admin, app, own } = tls;
         changes.note("public_tls", &mut self.tls.public, public);
         changes.note("admin_tls", &mut self.tls.admin, admin);
         changes.note("upstream.ca or client_certificate", &mut self.tls.app, app);
+        // Told with the routes, which name them.
+        self.tls.own = own;
         changes.leave("hot", &self.hot, &hot);
         changes.leave("durable", &self.durable, &durable);
         changes.note("upstream.url", &mut self.upstream, upstream);
         self.limits.adopt(&limits, &mut changes);
         changes.leave("log", &self.log, &log);
+        changes.note("traces", &mut self.traces, traces);
         compare_routes(&self.routes, &routes, &mut changes);
         self.routes = routes;
         changes

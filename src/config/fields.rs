@@ -10,6 +10,7 @@ pub(super) const TOP: &[&str] = &[
     "upstream",
     "limits",
     "log",
+    "traces",
     "providers_dir",
     "route",
 ];
@@ -31,11 +32,12 @@ pub(super) const TLS: &[&str] = &["certificates", "client_ca", "client_auth", "m
 /// Of each certificate.
 pub(super) const PAIR: &[&str] = &["chain", "key"];
 
-pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "memory_limit"];
+pub(super) const HOT: &[&str] = &["url", "prefix", "timeout", "near_ttl", "memory_limit"];
 
 pub(super) const DURABLE: &[&str] = &["url", "timeout"];
 
-pub(super) const UPSTREAM: &[&str] = &["url", "ca", "client_certificate"];
+/// Of `[upstream]`, and of a route's `upstream` that is a table.
+pub(super) const UPSTREAM: &[&str] = &["url", "ca", "client_certificate", "server_name"];
 
 pub(super) const LIMITS: &[&str] = &[
     "connections_max",
@@ -49,6 +51,9 @@ pub(super) const LIMITS: &[&str] = &[
 ];
 
 pub(super) const LOG: &[&str] = &["format", "level"];
+
+pub(super) const TRACES: &[&str] =
+    &["endpoint", "headers", "ca", "timeout", "sample_ratio", "parent", "paths", "service_name", "resource"];
 
 pub(super) const ROUTE: &[&str] = &[
     "name",
@@ -101,5 +106,6 @@ pub const FIELDS: &[(&str, &[&str])] = &[
     ("upstream", UPSTREAM),
     ("limits", LIMITS),
     ("log", LOG),
+    ("traces", TRACES),
     ("route", ROUTE),
 ];

@@ -7,8 +7,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
-use super::source::{Section, Source, article};
-use super::{Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, tls, units};
+use super::source::{Reading, Section, Source, article};
+use super::{
+    Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, tls, traces, units,
+};
 use crate::flow::RouteTable;
 
 /// Longest configuration file that is read, bytes.
@@ -35,35 +37,54 @@ impl Config {
     /// Reads `path`. Secrets are taken from `env` and from the files that it names; relative paths in it are
     /// relative to its directory.
     pub fn load(path: &Path, env: &Environment) -> Result<(Self, Vec<Warning>), ConfigErrors> {
-        let shown = path.display().to_string();
-        let unreadable =
-            |what: String, mend: &str| ConfigErrors::one(Place::whole(&shown), "", Fault::new(what, mend));
-        let metadata = std::fs::metadata(path);
-        if metadata.as_ref().is_ok_and(|metadata| metadata.len() > FILE_BYTES_MAX) {
-            return Err(unreadable("is longer than 4MiB".to_owned(), "is it a configuration file?"));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            unreadable(format!("cannot be read: {error}"), "mend the path, or let umavez's user read it")
-        })?;
-        Self::parse(path, &text, env)
+        parse(path, &text_of(path)?, env, Reading::Serve)
+    }
+
+    /// The routes of `path`, to tell events' keys by and not to serve: they lack the secrets, certificates and addresses
+    /// that aren't there.
+    pub fn load_routes(path: &Path, env: &Environment) -> Result<Vec<Arc<RouteConfig>>, ConfigErrors> {
+        let (config, _) = parse(path, &text_of(path)?, env, Reading::Keys)?;
+        Ok(config.routes)
     }
 
     /// Reads `text` as if it stood in the file `path`.
     pub fn parse(path: &Path, text: &str, env: &Environment) -> Result<(Self, Vec<Warning>), ConfigErrors> {
-        let source = Source::new(path, text, env);
-        let (table, errors) = DeTable::parse_recoverable(text);
-        if !errors.is_empty() {
-            for error in errors {
-                let offset = error.span().map_or(0, |span| span.start);
-                source.fail(offset, "", Fault::new(error.message(), "mend the TOML: https://toml.io"));
-            }
-            // What follows a syntax error would be guesses.
-            return Err(source.verdict().err().unwrap_or(ConfigErrors(Vec::new())));
-        }
-        let config = read(&source, table.get_ref(), table.span());
-        let warnings = source.verdict()?;
-        Ok((config, warnings))
+        parse(path, text, env, Reading::Serve)
     }
+}
+
+fn text_of(path: &Path) -> Result<String, ConfigErrors> {
+    let shown = path.display().to_string();
+    let unreadable =
+        |what: String, mend: &str| ConfigErrors::one(Place::whole(&shown), "", Fault::new(what, mend));
+    let metadata = std::fs::metadata(path);
+    if metadata.as_ref().is_ok_and(|metadata| metadata.len() > FILE_BYTES_MAX) {
+        return Err(unreadable("is longer than 4MiB".to_owned(), "is it a configuration file?"));
+    }
+    std::fs::read_to_string(path).map_err(|error| {
+        unreadable(format!("cannot be read: {error}"), "mend the path, or let umavez's user read it")
+    })
+}
+
+fn parse(
+    path: &Path,
+    text: &str,
+    env: &Environment,
+    reading: Reading,
+) -> Result<(Config, Vec<Warning>), ConfigErrors> {
+    let source = Source::new(path, text, env, reading);
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        for error in errors {
+            let offset = error.span().map_or(0, |span| span.start);
+            source.fail(offset, "", Fault::new(error.message(), "mend the TOML: https://toml.io"));
+        }
+        // What follows a syntax error would be guesses.
+        return Err(source.verdict().err().unwrap_or(ConfigErrors(Vec::new())));
+    }
+    let config = read(&source, table.get_ref(), table.span());
+    let warnings = source.verdict()?;
+    Ok((config, warnings))
 }
 
 fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Range<usize>) -> Config {
@@ -74,20 +95,23 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
     let app = top.section("upstream", fields::UPSTREAM);
     let upstream = sections::upstream(&app);
     risk::warn_of_loop(&app, "url", upstream.as_ref(), listen.public);
-    let tls = tls::read(&top, &app);
+    let mut tls = tls::read(&top, &app);
     let around = Around {
         providers: &known,
         public: listen.public,
         upstream: upstream.as_ref(),
         upstream_is_wrong: app.field("url").is_some() || app.misspells("url"),
         limits: &limits,
-        client_certificates: tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
+        client_certificates: !source.serves()
+            || tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
     };
     let routes = routes(&top, &around);
+    tls.own = tls::own_files(&routes);
     let config = Config {
         hot: sections::hot(&top),
         durable: sections::durable(&top),
         log: sections::log(&top),
+        traces: traces::read(&top),
         listen,
         tls,
         upstream,

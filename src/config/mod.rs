@@ -21,6 +21,7 @@ mod source;
 mod status;
 mod target;
 mod tls;
+mod traces;
 mod units;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ pub use problem::{ConfigErrors, Fault, Place, Problem, Warning};
 pub use secret::Secret;
 pub use status::StatusSet;
 pub use target::Target;
+pub use traces::{Parent, Paths, Traces};
 pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::ledger::Terms;
@@ -57,13 +59,15 @@ pub struct Config {
     pub routes: Vec<Arc<RouteConfig>>,
     pub limits: Limits,
     pub log: Log,
+    /// `None` where no spans are made, which is the default.
+    pub traces: Option<Traces>,
 }
 
 impl Config {
-    /// Whether any app is reached through TLS.
+    /// Whether any app is reached through TLS by what all apps share.
     pub fn has_encrypted_apps(&self) -> bool {
         let mut targets = self.upstream.iter().chain(self.routes.iter().map(|route| &route.upstream));
-        targets.any(|target| target.scheme == http::uri::Scheme::HTTPS)
+        targets.any(|target| target.is_secure() && target.files.is_none())
     }
 }
 
@@ -123,6 +127,8 @@ pub struct RedisConfig {
     pub prefix: String,
     /// How long a request may wait for Redis before the durable store decides alone; default 50 ms.
     pub timeout: Duration,
+    /// How long a node answers copies of a done event by itself, without Redis; default 10 s, zero for never.
+    pub near_ttl: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,11 +41,17 @@ impl fmt::Display for Place {
 pub struct Fault {
     pub what: String,
     pub mend: String,
+    /// The value is right as it is written, and what it refers to isn't there: a variable, a secret's file.
+    pub absent: bool,
 }
 
 impl Fault {
     pub(super) fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { what: what.into(), mend: mend.into() }
+        Self { what: what.into(), mend: mend.into(), absent: false }
+    }
+
+    pub(super) fn absent(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { absent: true, ..Self::new(what, mend) }
     }
 }
 

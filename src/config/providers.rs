@@ -22,6 +22,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Default)]
 pub(super) struct Known {
     own: BTreeMap<String, Arc<Provider>>,
+    /// The texts of files that are wrong, which is told.
+    wrong: Vec<String>,
 }
 
 impl Known {
@@ -62,6 +64,7 @@ impl Known {
         let provider = match Provider::parse(&shown, &text) {
             Ok(provider) => provider,
             Err(error) => {
+                self.wrong.push(text);
                 let place = Place { file: shown.clone(), at: Some((error.line, error.column)) };
                 let fault = Fault::new(error.why, "mend the provider's file");
                 let problem = Problem { place, field: String::new(), fault };
@@ -76,6 +79,12 @@ impl Known {
         if self.own.insert(name.clone(), Arc::new(provider)).is_some() {
             fail(format!("another file also has name = {name:?}"), "name one otherwise");
         }
+    }
+
+    /// Whether a file that is wrong means to be this provider: that it isn't there only follows from that.
+    pub(super) fn is_wrong(&self, name: &str) -> bool {
+        let quoted = format!("\"{name}\"");
+        !self.own.contains_key(name) && self.wrong.iter().any(|text| text.contains(&quoted))
     }
 
     /// The provider called `name`.

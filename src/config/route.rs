@@ -8,7 +8,7 @@ use toml::de::DeTable;
 
 use super::pattern::{RoutePath, Scope, parse_host, parse_name};
 use super::problem::Fault;
-use super::sections::{DAY, HOUR, MIB, SECOND, target, unknown_word};
+use super::sections::{DAY, HOUR, MIB, SECOND, nowhere, own_upstream, unknown_word};
 use super::source::{Field, Section, Source};
 use super::status::{StatusSet, parse_statuses};
 use super::{
@@ -68,8 +68,8 @@ pub(super) fn read<'a>(
     credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref());
     let (handshake, verify_tokens) = handshake::read(&route, provider.as_deref());
     let upstream = match route.field("upstream") {
-        Some(field) => target(&field),
-        None => around.upstream.cloned().or_else(|| {
+        Some(field) => own_upstream(&field),
+        None => around.upstream.cloned().or_else(|| nowhere(route.source)).or_else(|| {
             if !around.upstream_is_wrong && !route.misspells("upstream") {
                 let mend = "write [upstream] url = \"http://host:port\", or the route's own upstream";
                 route.fail("upstream", Fault::new("is missing, and there is no [upstream] url", mend));
@@ -190,9 +190,9 @@ fn in_flight_answer(route: &Section<'_>, provider: Option<&Provider>) -> StatusC
         && provider.final_statuses.iter().any(|range| range.contains(&answer.as_u16()))
     {
         let (name, status) = (&provider.name, answer.as_u16());
-        let text =
-            format!("{name} never sends again after {status}: if the first copy fails, the event is lost");
+        let text = format!("{name} never sends again after {status}: it is answered 503");
         route.warn("in_flight_answer", text);
+        return StatusCode::SERVICE_UNAVAILABLE;
     }
     answer
 }
@@ -212,6 +212,9 @@ fn on_durable_down(route: &Section<'_>, on_unknown: OnUnknown) -> OnDurableDown 
 
 fn provider(route: &Section<'_>, known: &providers::Known) -> Option<Arc<Provider>> {
     let field = route.field("provider")?;
+    if field.value.as_str().is_some_and(|name| known.is_wrong(name)) {
+        return None;
+    }
     field.parsed(|name| known.find(name))
 }
 

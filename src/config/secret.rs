@@ -57,7 +57,7 @@ pub(super) fn expand(text: &str, env: &Environment) -> Result<Expanded, Fault> {
         }
         let Some(value) = env.get(name) else {
             let mend = format!("set {name}, or take the value from a file");
-            return Err(Fault::new(format!("the environment variable {name} is not set"), mend));
+            return Err(Fault::absent(format!("the environment variable {name} is not set"), mend));
         };
         expanded.text.push_str(before);
         expanded.text.push_str(value);
@@ -97,7 +97,8 @@ impl Field<'_> {
             return None;
         };
         if text.trim().is_empty() {
-            self.fail(format!("is empty: {whence} holds no secret"), "give it a value, or leave it out");
+            let what = format!("is empty: {whence} holds no secret");
+            self.report(Fault::absent(what, "give it a value, or leave it out"));
             return None;
         }
         Some(Secret(text.into()))
@@ -137,7 +138,7 @@ impl Field<'_> {
             }
             Err(error) => {
                 let mend = "mend the path, or let umavez's user read it";
-                self.fail(format!("{shown} cannot be read: {error}"), mend);
+                self.report(Fault::absent(format!("{shown} cannot be read: {error}"), mend));
                 None
             }
         }

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
 use super::problem::{Fault, nearest};
 use super::secret::Secret;
-use super::source::{Field, Section};
-use super::{Durable, Hot, Limits, Listen, Log, LogFormat, PostgresConfig, RedisConfig, Target, fields};
+use super::source::{Field, Section, Source};
+use super::{Durable, Hot, Limits, Listen, Log, LogFormat, PostgresConfig, RedisConfig, Target, fields, tls};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -113,9 +114,10 @@ pub(super) fn hot(top: &Section<'_>) -> Hot {
     let section = top.section("hot", fields::HOT);
     let prefix = section.parsed("prefix", parse_prefix).unwrap_or_else(|| "dedup".to_owned());
     let timeout = section.duration("timeout", MILLISECOND..=5 * SECOND).unwrap_or(50 * MILLISECOND);
+    let near_ttl = section.duration("near_ttl", Duration::ZERO..=MINUTE).unwrap_or(10 * SECOND);
     let bytes_max = section.size("memory_limit", MIB..=64 * GIB).unwrap_or(64 * MIB);
     match section.field("url").and_then(|field| store_url(&field, &SCHEMES)) {
-        Some(url) => Hot::Redis(RedisConfig { url, prefix, timeout }),
+        Some(url) => Hot::Redis(RedisConfig { url, prefix, timeout, near_ttl }),
         None => Hot::Memory { bytes_max },
     }
 }
@@ -176,18 +178,50 @@ fn store_url(field: &Field<'_>, schemes: &[&str]) -> Option<Secret> {
 }
 
 pub(super) fn upstream(section: &Section<'_>) -> Option<Target> {
-    target(&section.field("url")?)
+    let server_name = tls::server_name(section);
+    Some(Target { server_name, ..target(&section.field("url")?)? })
+}
+
+/// A route's own app: a URL, reached as all are that share `[upstream]`'s certificates; or a table, with its own.
+pub(super) fn own_upstream(field: &Field<'_>) -> Option<Target> {
+    let Some(table) = field.value.as_table() else { return target(field) };
+    let (name, span) = (field.name.clone(), field.span.clone());
+    let section = Section::open(field.source, name, Some(table), span, fields::UPSTREAM);
+    let (files, server_name) = (tls::app_files(&section), tls::server_name(&section));
+    let Some(url) = section.field("url") else {
+        if !section.misspells("url") {
+            section.fail(
+                "url",
+                Fault::new("is missing", "write { url = \"https://host:port\", ca = \"FILE\" }"),
+            );
+        }
+        return None;
+    };
+    let target = target(&url)?;
+    for unused in ["ca", "client_certificate", "server_name"] {
+        if !target.is_secure() && field.source.serves() && section.field(unused).is_some() {
+            let mend = "leave it out, or write https://";
+            section.fail(unused, Fault::new("is not used: the app is reached without TLS", mend));
+        }
+    }
+    Some(Target { files: Some(Arc::new(files)), server_name, ..target })
 }
 
 /// An app's base URL, with `${NAME}` replaced.
 pub(super) fn target(field: &Field<'_>) -> Option<Target> {
-    match Target::parse(&field.expanded()?.text) {
+    let Some(expanded) = field.expanded() else { return nowhere(field.source) };
+    match Target::parse(&expanded.text) {
         Ok(target) => Some(target),
         Err(fault) => {
             field.report(fault);
             None
         }
     }
+}
+
+/// An app for who asks none.
+pub(super) fn nowhere(source: &Source<'_>) -> Option<Target> {
+    (!source.serves()).then(|| Target::parse("http://nowhere.invalid").expect("it is a URL"))
 }
 
 pub(super) fn limits(top: &Section<'_>) -> Limits {

@@ -19,7 +19,17 @@ pub(super) struct Source<'a> {
     /// What relative paths in the file are relative to.
     pub(super) directory: PathBuf,
     pub(super) env: &'a Environment,
+    reading: Reading,
     found: RefCell<Found>,
+}
+
+/// What a file is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// To serve by it: everything that it refers to has to be there.
+    Serve,
+    /// To tell events' keys by it, perhaps on another machine: secrets, certificates and addresses may be missing.
+    Keys,
 }
 
 /// Problems and warnings, each with its offset for sorting.
@@ -30,9 +40,9 @@ struct Found {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(path: &Path, text: &'a str, env: &'a Environment) -> Self {
+    pub(super) fn new(path: &Path, text: &'a str, env: &'a Environment, reading: Reading) -> Self {
         let directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        Self { file: path.display().to_string(), text, directory, env, found: RefCell::default() }
+        Self { file: path.display().to_string(), text, directory, env, reading, found: RefCell::default() }
     }
 
     pub(super) fn fail(&self, offset: usize, field: &str, fault: Fault) {
@@ -42,6 +52,10 @@ impl<'a> Source<'a> {
 
     /// A problem in another file, sorted as if it were at `offset` of this one.
     pub(super) fn fail_elsewhere(&self, offset: usize, problem: Problem) {
+        // Where the providers' files are is the one thing that keys need.
+        if self.reading == Reading::Keys && problem.fault.absent && problem.field != "providers_dir" {
+            return;
+        }
         self.found.borrow_mut().problems.push((offset, problem));
     }
 
@@ -49,6 +63,11 @@ impl<'a> Source<'a> {
         let place = Place::of(&self.file, self.text, offset);
         let warning = Warning { place, field: field.to_owned(), text: text.into() };
         self.found.borrow_mut().warnings.push((offset, warning));
+    }
+
+    /// Whether what the file refers to has to be there.
+    pub(super) fn serves(&self) -> bool {
+        self.reading == Reading::Serve
     }
 
     /// The warnings, or every problem, each in the file's order.

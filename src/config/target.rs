@@ -1,11 +1,13 @@
 //! An app's base URL.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
 
 use super::problem::Fault;
+use crate::tls::AppFiles;
 
 /// An app's base URL: scheme and authority, and a path prefix put before the request's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,10 @@ pub struct Target {
     pub prefix: String,
     /// True where the URL was written `h2c://` or `h2://`: HTTP/2 with prior knowledge.
     pub http2: bool,
+    /// What it is trusted by and shown, where that is its own; `None` for what all apps share.
+    pub files: Option<Arc<AppFiles>>,
+    /// The name in its certificate, where that is not the URL's host.
+    pub server_name: Option<Arc<str>>,
 }
 
 impl Target {
@@ -58,7 +64,14 @@ impl Target {
                 "write them %-encoded",
             ));
         }
-        Ok(Self { scheme, authority, prefix, http2 })
+        Ok(Self { scheme, authority, prefix, http2, files: None, server_name: None })
+    }
+}
+
+impl Target {
+    /// Whether it is reached through TLS.
+    pub fn is_secure(&self) -> bool {
+        self.scheme == Scheme::HTTPS
     }
 }
 

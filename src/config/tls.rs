@@ -2,13 +2,16 @@
 //! all tell what is wrong with one at the field that names it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::problem::Fault;
 use super::route::choice;
 use super::source::{Field, Section};
-use super::{acme, fields};
+use super::{RouteConfig, acme, fields};
 use crate::clock::Clock;
-use crate::tls::{Acme, AppFiles, Certificate, Clients, Files, ListenerFiles, Oldest, Pair, Trouble, roots};
+use crate::tls::{
+    Acme, AppFiles, Certificate, Clients, Files, ListenerFiles, Oldest, Pair, Trouble, is_server_name, roots,
+};
 
 /// Most certificates of one listener.
 const CERTIFICATES_MAX: usize = 1000;
@@ -21,11 +24,39 @@ pub(super) fn read(top: &Section<'_>, upstream: &Section<'_>) -> Files {
     Files {
         public: listener(&public, acme::read(&public)),
         admin: listener(&top.section("admin_tls", fields::TLS), None),
-        app: AppFiles {
-            ca: upstream.field("ca").and_then(|field| ca(&field)),
-            client: upstream.field("client_certificate").and_then(|field| pair(&field).map(|(pair, _)| pair)),
-        },
+        app: app_files(upstream),
+        own: Vec::new(),
     }
+}
+
+/// What `[upstream]`, or a route's own, names to trust and to show.
+pub(super) fn app_files(upstream: &Section<'_>) -> AppFiles {
+    AppFiles {
+        ca: upstream.field("ca").and_then(|field| ca(&field)),
+        client: upstream.field("client_certificate").and_then(|field| pair(&field).map(|(pair, _)| pair)),
+    }
+}
+
+/// The name in an app's certificate.
+pub(super) fn server_name(upstream: &Section<'_>) -> Option<Arc<str>> {
+    upstream.parsed("server_name", |text| match is_server_name(text) {
+        true => Ok(text.into()),
+        false => {
+            let mend = "write the name in the app's certificate, such as \"app.internal\"";
+            Err(Fault::new(format!("{text:?} is no name of a server"), mend))
+        }
+    })
+}
+
+/// The sets of files that routes name for their own apps, each once.
+pub(super) fn own_files(routes: &[Arc<RouteConfig>]) -> Vec<AppFiles> {
+    let mut own: Vec<AppFiles> = Vec::new();
+    for files in routes.iter().filter_map(|route| route.upstream.files.as_deref()) {
+        if !own.contains(files) {
+            own.push(files.clone());
+        }
+    }
+    own
 }
 
 fn listener(section: &Section<'_>, acme: Option<Acme>) -> Option<ListenerFiles> {
@@ -129,7 +160,9 @@ pub(super) fn path(field: &Field<'_>) -> Option<PathBuf> {
 }
 
 fn report(field: &Field<'_>, trouble: &Trouble) {
-    field.fail(format!("{}: {}", trouble.file.display(), trouble.what), trouble.mend.clone());
+    // Whether it isn't there or isn't right: nothing but TLS needs it.
+    field
+        .report(Fault::absent(format!("{}: {}", trouble.file.display(), trouble.what), trouble.mend.clone()));
 }
 
 /// A route's `client_name`.

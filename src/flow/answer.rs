@@ -8,9 +8,10 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::config::DuplicateAnswer;
+use crate::config::{DuplicateAnswer, RouteConfig};
 use crate::ledger::{LedgerError, Receipt};
 use crate::metrics::{Answer, Said};
+use crate::providers::Answer as Preset;
 use crate::upstream::{Outcome, UpstreamError};
 
 /// Tells the verdict, on every answer of a dedup route.
@@ -46,11 +47,23 @@ pub(super) enum Refusal {
     InFlight { answer: StatusCode },
     #[error("the ledger cannot be reached")]
     LedgerDown(#[source] Arc<LedgerError>),
-    #[error("the gateway is stopping")]
-    Stopping,
+    /// What another try may mend, for a provider that makes none after the status that says so.
+    #[error("{0}")]
+    TryAgain(Box<Refusal>),
 }
 
 impl Refusal {
+    /// As it is told to this route's provider: one that never comes again after the status that fits (Amazon SNS after
+    /// any 4xx) would lose an event over a connection that was slow once.
+    pub(super) fn for_sender_of(self, config: &RouteConfig) -> Self {
+        let status = self.status().as_u16();
+        let last = config.provider.as_ref().is_some_and(|provider| {
+            provider.final_statuses.iter().any(|statuses| statuses.contains(&status))
+        });
+        let transient = matches!(self, Self::TooSlow(_) | Self::Broken);
+        if transient && last { Self::TryAgain(Box::new(self)) } else { self }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Self::TooLarge(_) | Self::TooMany(_) => StatusCode::PAYLOAD_TOO_LARGE,
@@ -58,14 +71,14 @@ impl Refusal {
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
             Self::Keyless => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::LedgerDown(_) | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LedgerDown(_) | Self::TryAgain(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::InFlight { .. } => Some(RETRY_SOON),
-            Self::LedgerDown(_) | Self::Stopping => Some(RETRY_LATER),
+            Self::InFlight { .. } | Self::TryAgain(_) => Some(RETRY_SOON),
+            Self::LedgerDown(_) => Some(RETRY_LATER),
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
@@ -82,7 +95,8 @@ impl Refusal {
             Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
             Self::Unsigned { .. } => Answer::Unauthorized,
             Self::InFlight { .. } => Answer::InFlight,
-            Self::LedgerDown(_) | Self::Stopping => Answer::Unavailable,
+            Self::TryAgain(refusal) => refusal.class(),
+            Self::LedgerDown(_) => Answer::Unavailable,
         }
     }
 
@@ -90,8 +104,9 @@ impl Refusal {
     pub(super) fn said(&self) -> &'static str {
         match self {
             Self::InFlight { .. } => Said::InFlight.label(),
-            Self::LedgerDown(_) | Self::Stopping => Said::Unavailable.label(),
+            Self::LedgerDown(_) => Said::Unavailable.label(),
             Self::Keyless => Said::Keyless.label(),
+            Self::TryAgain(refusal) => refusal.said(),
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
@@ -122,16 +137,20 @@ pub(super) fn mark(answer: &mut Response<Bytes>, said: &'static str) {
 /// The first answer again, or what the route always answers to copies. Where the provider takes only some statuses for
 /// success and the first answer's is none of them, its status is one of those: the event is done, and a provider that
 /// is told so in words it doesn't know would send copies without end.
-pub(super) fn replay(
-    receipt: &Receipt,
-    route: &DuplicateAnswer,
-    success: Option<&[RangeInclusive<u16>]>,
-) -> Response<Bytes> {
-    let mut answer = match route {
-        DuplicateAnswer::Receipt => {
-            let mut answer = Response::new(receipt.body.clone().unwrap_or_default());
-            let status = taken_for_success(receipt.status, success);
-            *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+pub(super) fn replay(receipt: &Receipt, config: &RouteConfig) -> Response<Bytes> {
+    let mut answer = match (&config.duplicate_answer, &receipt.body) {
+        (DuplicateAnswer::Fixed { status, content_type, body }, _) => {
+            fixed(*status, content_type.as_deref(), body.clone())
+        }
+        // Only its status and headers are known, and this provider reads the body.
+        (DuplicateAnswer::Receipt, None) if preset(config).is_some() => accepted(config),
+        (DuplicateAnswer::Receipt, body) => {
+            let status = taken_for_success(receipt.status, success(config));
+            let mut answer = fixed(
+                StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
+                None,
+                body.clone().unwrap_or_default(),
+            );
             for (name, value) in &receipt.headers {
                 answer.headers_mut().append(name, value.clone());
             }
@@ -141,18 +160,54 @@ pub(super) fn replay(
             }
             answer
         }
-        DuplicateAnswer::Fixed { status, content_type, body } => {
-            let mut answer = Response::new(body.clone());
-            *answer.status_mut() = *status;
-            if let Some(value) = content_type.as_ref().and_then(|text| HeaderValue::try_from(text).ok()) {
-                answer.headers_mut().insert(CONTENT_TYPE, value);
-            }
-            answer
-        }
     };
     mark(&mut answer, Said::Duplicate.label());
     answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     answer
+}
+
+/// The event is stored and waits for a person: the sender has done its part, and is told so in words that it knows.
+pub(super) fn held(config: &RouteConfig) -> Response<Bytes> {
+    let mut answer = accepted(config);
+    mark(&mut answer, Said::Held.label());
+    answer
+}
+
+/// What the sender takes for success where there is no answer of the app to repeat: what the route answers to copies,
+/// if that is a success, or what the provider wants to read.
+fn accepted(config: &RouteConfig) -> Response<Bytes> {
+    let ok = StatusCode::OK.as_u16();
+    match (&config.duplicate_answer, preset(config)) {
+        (DuplicateAnswer::Fixed { status, content_type, body }, _) if status.is_success() => {
+            fixed(*status, content_type.as_deref(), body.clone())
+        }
+        (DuplicateAnswer::Fixed { .. } | DuplicateAnswer::Receipt, Some(preset)) => fixed(
+            StatusCode::from_u16(preset.status).unwrap_or(StatusCode::OK),
+            preset.content_type.as_deref(),
+            preset.body.clone().into(),
+        ),
+        (DuplicateAnswer::Fixed { .. } | DuplicateAnswer::Receipt, None) => {
+            let status = StatusCode::from_u16(taken_for_success(ok, success(config)));
+            fixed(status.unwrap_or(StatusCode::OK), None, Bytes::new())
+        }
+    }
+}
+
+fn fixed(status: StatusCode, content_type: Option<&str>, body: Bytes) -> Response<Bytes> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    if let Some(value) = content_type.and_then(|text| HeaderValue::try_from(text).ok()) {
+        answer.headers_mut().insert(CONTENT_TYPE, value);
+    }
+    answer
+}
+
+fn preset(config: &RouteConfig) -> Option<&Preset> {
+    config.provider.as_ref()?.duplicate_answer.as_ref()
+}
+
+fn success(config: &RouteConfig) -> Option<&[RangeInclusive<u16>]> {
+    config.provider.as_ref()?.success.as_deref()
 }
 
 fn taken_for_success(status: u16, success: Option<&[RangeInclusive<u16>]>) -> u16 {
@@ -166,13 +221,6 @@ fn taken_for_success(status: u16, success: Option<&[RangeInclusive<u16>]>) -> u1
         Some(_) => ok,
         None => status,
     }
-}
-
-/// The event is stored and waits for a person: the sender has done its part.
-pub(super) fn held() -> Response<Bytes> {
-    let mut answer = text(StatusCode::OK, Bytes::new());
-    mark(&mut answer, Said::Held.label());
-    answer
 }
 
 /// The app's answer, or what stands for the answer that it didn't give.

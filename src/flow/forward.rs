@@ -7,6 +7,7 @@ use http::{HeaderValue, Request};
 use super::Arrived;
 use super::proxy::Work;
 use crate::ledger::Payload;
+use crate::trace::Trace;
 use crate::upstream::headers;
 
 const UMAVEZ_REMOVED: HeaderName = HeaderName::from_static("umavez-removed");
@@ -20,6 +21,7 @@ pub(super) fn request(work: &Work, removed: &[usize]) -> Request<Bytes> {
     *request.uri_mut() = whole.uri().clone();
     *request.headers_mut() = whole.headers().clone();
     headers::to_app(request.headers_mut(), whole.version(), &work.arrived.caller);
+    work.trace.propagate(request.headers_mut());
     for name in &work.route.config.strip_headers {
         request.headers_mut().remove(name);
     }
@@ -52,15 +54,14 @@ fn cut(work: &Work, removed: &[usize], request: &mut Request<Bytes>) {
 }
 
 /// The request to store with claims that may be held: its wire form, complete, so that it can be replayed.
-pub(super) fn payload(arrived: &Arrived) -> Payload {
-    let request = &arrived.request;
+pub(super) fn payload(Arrived { request, .. }: &Arrived, trace: &Trace) -> Payload {
     let mut wire = BytesMut::with_capacity(request.body().len() + 1024);
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
     wire.put_slice(request.method().as_str().as_bytes());
     wire.put_u8(b' ');
     wire.put_slice(target.as_bytes());
     wire.put_slice(b" HTTP/1.1\r\n");
-    for (name, value) in request.headers() {
+    for (name, value) in trace.stored(request.headers()).iter() {
         wire.put_slice(name.as_str().as_bytes());
         wire.put_slice(b": ");
         wire.put_slice(value.as_bytes());

@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use http::Method;
+use http::{Method, Request};
 
 use super::prepared::{Found, Routes};
 use crate::config::Target;
 use crate::listen::Peer;
+use crate::trace::{Trace, Tracer};
 use crate::upstream::headers::Caller;
 
 /// The settings that all serving threads share.
@@ -19,6 +20,8 @@ pub struct Shared {
     pub default: Option<Arc<Target>>,
     /// Peers whose `Forwarded` and `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// Where traces are on.
+    pub tracer: Option<Tracer>,
 }
 
 /// The settings now. A look takes no lock, and costs no write to memory that threads share.
@@ -34,6 +37,14 @@ impl Shared {
     pub(super) fn caller(&self, peer: &Peer) -> Caller {
         let address = peer.address.ip().to_canonical();
         Caller { address, secure: peer.secure, trusted: self.trusts(address) }
+    }
+
+    pub(super) fn trace<B>(&self, request: &Request<B>, caller: &Caller) -> Trace {
+        self.tracer.as_ref().map(|tracer| tracer.begin(request, caller)).unwrap_or_default()
+    }
+
+    pub(super) fn trace_replay(&self, stored: &http::HeaderMap) -> Trace {
+        self.tracer.as_ref().map(|tracer| tracer.replay(stored)).unwrap_or_default()
     }
 
     fn trusts(&self, address: IpAddr) -> bool {

@@ -3,10 +3,12 @@
 mod answer;
 pub mod body;
 pub mod capture;
+mod done;
 mod forward;
 mod handshake;
 mod live;
 pub mod pass;
+mod persist;
 mod plan;
 mod prepared;
 mod proxy;
@@ -24,19 +26,22 @@ use http::header::HOST;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::clock::{Clock, monotonic};
+use crate::clock::{Clock, monotonic, since_epoch};
 use crate::config::{Mode, OnUnsigned, RouteConfig, Target};
 use crate::ledger::Ledger;
 use crate::listen::{Peer, Slot};
 use crate::metrics;
 use crate::providers::{Items, Redactor};
+use crate::trace::Trace;
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, Outcome, Upstream, public_url};
 use answer::Refusal;
+use done::Done;
 pub use live::{Live, Shared};
 pub use pass::Tunnels;
+use persist::Persistent;
 pub use prepared::{Found, Route, RouteError, Routes};
-use proxy::{Done, Work};
+use proxy::Work;
 pub use resubmit::{Resubmit, ResubmitError, stored_request};
 pub use route::{RouteConflict, RouteTable};
 
@@ -44,10 +49,9 @@ pub use route::{RouteConflict, RouteTable};
 const ITEMS_MAX: usize = 20_000;
 
 /// One serving thread's flow: the routes all threads share, and its own connections.
-#[derive(Clone)]
 pub struct Flow {
     ledger: Ledger,
-    upstream: Arc<Upstream>,
+    upstream: Upstream,
     /// Looked at once for each request, when it comes.
     live: Live,
     clock: Clock,
@@ -78,34 +82,42 @@ enum Arrival {
 }
 
 impl Flow {
-    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Self {
-        Self { ledger, upstream: Arc::new(upstream), live, clock, tunnels }
+    /// Shared by the requests under way, each of which would otherwise clone every handle in it.
+    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Arc<Self> {
+        Arc::new(Self { ledger, upstream, live, clock, tunnels })
     }
 
     /// Answers one request, whatever becomes of it.
-    pub async fn receive(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    pub async fn receive(self: &Arc<Self>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-        let (found, caller) = self
-            .live
-            .look(|shared| (shared.find(request.method(), host, request.uri().path()), shared.caller(&peer)));
+        let (found, caller, trace) = self.live.look(|shared| {
+            let caller = shared.caller(&peer);
+            let found = shared.find(request.method(), host, request.uri().path());
+            (found, caller, shared.trace(&request, &caller))
+        });
         let slot = peer.slot();
         match found {
             // Boxed, as passing through is: hyper moves a request's future, and keeps room for it per connection.
             Found::Event { route, path_params } => {
-                Box::pin(self.once(route, path_params, request, caller, slot)).await
+                Box::pin(self.once(route, path_params, request, (caller, trace), slot)).await
             }
             Found::PassThrough(route) => match route.answer_probe(&request) {
-                Some(answer) => answer.map(Body::from),
-                None => self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await,
+                Some(answer) => trace.answered(answer.map(Body::from)),
+                None => {
+                    self.pass(Some(&route.config.upstream), Bytes::new(), request, (caller, trace), slot)
+                        .await
+                }
             },
             // What only counts may refuse nothing.
             Found::Misspelled(route) if route.config.mode == Mode::Shadow => {
-                self.pass(Some(&route.config.upstream), Bytes::new(), request, caller, slot).await
+                self.pass(Some(&route.config.upstream), Bytes::new(), request, (caller, trace), slot).await
             }
-            Found::Misspelled(route) => misspelled(&route, request.uri().path()).map(Body::from),
+            Found::Misspelled(route) => {
+                trace.answered(misspelled(&route, request.uri().path()).map(Body::from))
+            }
             Found::Nothing(default) => {
-                self.pass(default.as_deref(), Bytes::new(), request, caller, slot).await
+                self.pass(default.as_deref(), Bytes::new(), request, (caller, trace), slot).await
             }
         }
     }
@@ -113,6 +125,11 @@ impl Flow {
     /// What people may see of the deliveries of the route with this name.
     pub fn redactor(&self, route: &str) -> Option<Redactor> {
         self.live.look(|shared| shared.routes.redactor(route).cloned())
+    }
+
+    /// Whether requests are traced.
+    pub fn traces(&self) -> bool {
+        self.live.look(|shared| shared.tracer.is_some())
     }
 
     /// The values of the placeholders in the path of its route, for a request that is an event.
@@ -128,37 +145,39 @@ impl Flow {
         &self,
         target: Option<&Target>,
         read: Bytes,
-        request: Request<Incoming>,
-        caller: Caller,
+        mut request: Request<Incoming>,
+        (caller, mut trace): (Caller, Trace),
         slot: Slot,
     ) -> Response<Body> {
         let Some(target) = target else {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
-            return answer.map(Body::from);
+            return trace.answered(answer.map(Body::from));
         };
+        trace.passing(request.headers_mut());
         let passing = pass::pass(&self.upstream, target, (read, request), &caller, &self.tunnels, slot);
         let answer = Box::pin(passing).await;
         metrics::passed(answer.status());
-        answer
+        trace.passed(target, answer)
     }
 
     /// A dedup route: reads, verifies and understands the request, then hands it to a task that runs to its end.
     async fn once(
-        &self,
+        self: &Arc<Self>,
         route: Arc<Route>,
         path_params: Vec<(String, String)>,
         request: Request<Incoming>,
-        caller: Caller,
+        (caller, mut trace): (Caller, Trace),
         slot: Slot,
     ) -> Response<Body> {
         let began = monotonic();
-        let done = match self.arrive(&route, path_params, request, caller).await {
-            Err(refusal) => refused(&refusal),
-            Ok(Arrival::Event(work)) => self.to_the_end(work).await,
-            Ok(Arrival::Handshake(answer)) => answered(answer),
+        trace.on(&route.config);
+        let done = match self.arrive(&route, path_params, request, caller, &mut trace).await {
+            Err(refusal) => Done { trace, ..refused(&refusal.for_sender_of(&route.config)) },
+            Ok(Arrival::Event(work)) => self.to_the_end(Work { trace, ..work }).await,
+            Ok(Arrival::Handshake(answer)) => Done { trace, ..answered(answer) },
             Ok(Arrival::Longer(read, request)) => {
                 route.metrics.request(metrics::Answer::TooLarge);
-                return self.pass(Some(&route.config.upstream), read, request, caller, slot).await;
+                return self.pass(Some(&route.config.upstream), read, request, (caller, trace), slot).await;
             }
         };
         route.metrics.request(done.class);
@@ -166,6 +185,9 @@ impl Flow {
         let own = took.saturating_sub(done.elsewhere);
         route.metrics.whole.record(took);
         route.metrics.own.record(own);
+        if let Some(trace) = done.trace.sampled() {
+            route.metrics.exemplars.note(trace, took, since_epoch());
+        }
         tracing::info!(
             target: "umavez::request",
             route = &*route.config.name,
@@ -177,9 +199,10 @@ impl Flow {
             attempt = (done.attempt > 0).then_some(done.attempt),
             own_us = micros(own),
             total_us = micros(took),
+            trace_id = done.trace.id(),
             "request"
         );
-        done.answer.map(Body::from)
+        done.traced().map(Body::from)
     }
 
     /// Everything before the first claim: nothing here touches a store.
@@ -189,11 +212,12 @@ impl Flow {
         path_params: Vec<(String, String)>,
         request: Request<Incoming>,
         caller: Caller,
+        trace: &mut Trace,
     ) -> Result<Arrival, Refusal> {
         let config = &*route.config;
         let shadow = config.mode == Mode::Shadow;
         let admitted = route.admit(request.extensions().get());
-        let admitted = admitted.map_err(|stranger| unsigned_refusal(route, &stranger));
+        let admitted = admitted.map_err(|stranger| unsigned_refusal(route, &stranger, trace));
         let admitted = if shadow { admitted } else { Ok(admitted?) };
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
@@ -220,10 +244,12 @@ impl Flow {
         let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
         let now = self.clock.now();
         let unsigned = route.unsigned_handshake(&arrived);
+        trace.step();
         let verified = match (admitted, unsigned) {
-            (Ok(()), None) => route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad)),
+            (Ok(()), None) => route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad, trace)),
             (admitted, _) => admitted,
         };
+        trace.verified(verified.is_ok());
         match verified {
             // It touches no store: else a forged event would be known when the mode changes.
             Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
@@ -243,22 +269,14 @@ impl Flow {
             items = Items::none();
         }
         route.capture(&arrived);
-        Ok(Arrival::Event(Work { route: Arc::clone(route), arrived, items, unsigned: false, replay: None }))
+        Ok(Arrival::Event(Work { items, unsigned: false, ..Work::unsigned(route, arrived) }))
     }
 
-    /// From the first claim on, the work runs in a task that drain waits for: hyper drops this future when the sender
-    /// hangs up.
-    async fn to_the_end(&self, work: Work) -> Done {
-        let flow = self.clone();
-        // Boxed: the task's future is large, and spawning moves it several times.
+    /// From the first claim on, the work goes on also when the sender hangs up and hyper drops this future.
+    async fn to_the_end(self: &Arc<Self>, work: Work) -> Done {
+        let flow = Arc::clone(self);
         let whole = Box::pin(async move { flow.proxy(work).await });
-        match self.tunnels.tracker.spawn(whole).await {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::error!(%error, "a request's task ended early");
-                refused(&Refusal::Stopping)
-            }
-        }
+        Persistent::new(whole, self.tunnels.tracker.clone()).await
     }
 
     async fn send(&self, config: &RouteConfig, request: Request<Bytes>) -> Outcome {
@@ -304,10 +322,10 @@ fn misspelled(route: &Route, path: &str) -> Response<Bytes> {
     answer::text(StatusCode::NOT_FOUND, Bytes::from(text))
 }
 
-fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display) -> Refusal {
+fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display, trace: &Trace) -> Refusal {
     route.metrics.unsigned.increment(1);
     let mode = route.config.mode.label();
-    tracing::warn!(route = %route.config.name, mode, error = %bad, "unsigned");
+    tracing::warn!(route = %route.config.name, mode, error = %bad, trace_id = trace.id(), "unsigned");
     Refusal::Unsigned {
         answer: match route.config.on_unsigned {
             OnUnsigned::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -325,7 +343,7 @@ fn answered(handshake: Response<Bytes>) -> Done {
 }
 
 fn without_claim(answer: Response<Bytes>, class: metrics::Answer, said: &'static str) -> Done {
-    Done { answer, class, said, key: None, attempt: 0, elsewhere: Duration::ZERO }
+    Done { answer, class, said, key: None, attempt: 0, elsewhere: Duration::ZERO, trace: Trace::default() }
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -1,7 +1,6 @@
 //! Lets a request through untouched: any size, both ways, as it comes; WebSockets and other upgrades included.
 //! Claims nothing and remembers nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,8 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Target;
 use crate::listen::Slot;
+use crate::trace::Unanswered;
 use crate::upstream::headers::{self, Caller};
-use crate::upstream::{Body, Upstream, UpstreamError};
+use crate::upstream::{Body, BodyFault, Upstream, UpstreamError};
 
 /// How long the two ends of an upgrade may take to be ready for each other.
 const SWITCH_MAX: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub struct Tunnels {
 /// Passes a request to the app and its answer back; what was read of its body already goes first. Failures are answered
 /// 502 or 504.
 pub async fn pass(
-    upstream: &Arc<Upstream>,
+    upstream: &Upstream,
     target: &Target,
     (read, mut request): (Bytes, Request<Incoming>),
     caller: &Caller,
@@ -42,17 +42,16 @@ pub async fn pass(
     let version = request.version();
     let upgrade = headers::upgrade(request.headers()).filter(|_| version == http::Version::HTTP_11);
     let theirs = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    let trailers = headers::announced(request.headers());
     headers::to_app(request.headers_mut(), version, caller);
+    headers::announce(request.headers_mut(), trailers);
     if let Some(protocol) = upgrade {
         headers::set_upgrade(request.headers_mut(), protocol);
     }
     let mut answer = match upstream.stream(target, read, request).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "a request could not be passed to the app"
-            );
+            tracing::warn!(error = error.told(), "a request could not be passed to the app");
             return failure(&error);
         }
     };
@@ -68,12 +67,21 @@ pub async fn pass(
 
 /// What a sender is told about a failure of the app.
 pub(super) fn failure(error: &UpstreamError) -> Response<Body> {
-    match error {
+    match error.is_of_the_sender() {
+        Some(BodyFault::Broken(_)) => return text(StatusCode::BAD_REQUEST, "the request's body broke off\n"),
+        Some(BodyFault::Idle(_)) => {
+            return text(StatusCode::REQUEST_TIMEOUT, "the request's body did not come\n");
+        }
+        None => {}
+    }
+    let mut answer = match error {
         UpstreamError::Timeout(_) => text(StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n"),
         UpstreamError::Connect(_) => text(StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),
         UpstreamError::Broken(_) => text(StatusCode::BAD_GATEWAY, "the connection to the app broke\n"),
         UpstreamError::TooLong(_) => text(StatusCode::BAD_GATEWAY, "the app's answer is too long\n"),
-    }
+    };
+    answer.extensions_mut().insert(Unanswered::of(error));
+    answer
 }
 
 fn text(status: StatusCode, text: &'static str) -> Response<Body> {

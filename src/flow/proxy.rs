@@ -10,10 +10,11 @@ use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderName, HeaderValue, Request, Response};
 
 use super::answer::{self, Refusal};
+use super::done::Done;
 use super::forward;
 use super::plan::{Duplicate, Plan};
 use super::prepared::Route;
-use super::settle::{Ending, rule};
+use super::settle::{Ending, refuses, rule};
 use super::{Arrived, Flow};
 use crate::clock::monotonic;
 use crate::config::{Mode, OnDurableDown, OnKeyless, RouteConfig};
@@ -23,6 +24,7 @@ use crate::ledger::{
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
+use crate::trace::Trace;
 use crate::upstream::Outcome;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -38,6 +40,7 @@ pub(super) struct Work {
     pub(super) unsigned: bool,
     /// Set where a person replays a held event.
     pub(super) replay: Option<Replay>,
+    pub(super) trace: Trace,
 }
 
 /// A held event that a person has claimed anew, to send its stored request again. Its sender was told that it is safe
@@ -46,18 +49,6 @@ pub(super) struct Work {
 pub(super) struct Replay {
     pub(super) claimed: Claimed,
     pub(super) payload: Arc<Payload>,
-}
-
-/// What one request came to, for the log and the counters.
-pub(super) struct Done {
-    pub(super) answer: Response<Bytes>,
-    pub(super) class: Answer,
-    pub(super) said: &'static str,
-    /// The first item's key, shortened.
-    pub(super) key: Option<String>,
-    pub(super) attempt: u32,
-    /// How long the app had it, and how long it waited for another copy: not the gateway's own time.
-    pub(super) elsewhere: Duration,
 }
 
 /// The items that have keys, and those whose key came before in the same request.
@@ -70,9 +61,10 @@ pub(super) struct Keyed {
 
 impl Flow {
     /// The steps, top to bottom.
-    pub(super) async fn proxy(&self, work: Work) -> Done {
+    pub(super) async fn proxy(self: &Arc<Self>, work: Work) -> Done {
         if work.route.config.mode == Mode::Shadow && work.replay.is_none() {
-            return self.shadow(work).await;
+            // Boxed, as what is rare shouldn't take room in every request's future.
+            return Box::pin(self.shadow(work)).await;
         }
         let keyed = Keyed::of(&work);
         let key = keyed.asks.first().map(|ask| ask.key.digest().short());
@@ -122,7 +114,7 @@ impl Run<'_> {
         &self.work.route.config
     }
 
-    pub(super) async fn claim(&self, asks: Vec<Ask>) -> Vec<Verdict> {
+    pub(super) async fn claim(&mut self, asks: Vec<Ask>) -> Vec<Verdict> {
         if asks.is_empty() {
             return Vec::new();
         }
@@ -141,15 +133,18 @@ impl Run<'_> {
             conditions.terms.on_unknown = OnUnknown::Hold;
             conditions.without_durable = WithoutDurable::Refuse;
             conditions.payload = Some(Arc::clone(&replay.payload));
-            conditions.claimed = Some(replay.claimed);
+            conditions.claimed = Some(replay.claimed.clone());
         } else if config.terms.on_unknown == OnUnknown::Hold {
-            conditions.payload = Some(Arc::new(forward::payload(&self.work.arrived)));
+            conditions.payload = Some(Arc::new(forward::payload(&self.work.arrived, &self.work.trace)));
         }
-        self.flow.ledger.claim(asks, &conditions).await
+        self.work.trace.step();
+        let verdicts = self.flow.ledger.claim(asks, &conditions).await;
+        self.work.trace.claimed(&verdicts);
+        verdicts
     }
 
     /// Some items got no verdict: the route refuses them, or lets them through without dedup.
-    async fn without_ledger(&self, mut plan: Plan) -> Result<Plan, Refusal> {
+    async fn without_ledger(&mut self, mut plan: Plan) -> Result<Plan, Refusal> {
         let exposed = plan.claims.iter().filter(|claim| !claim.is_durable()).count();
         self.work.route.metrics.exposed.increment(u64::try_from(exposed).unwrap_or(u64::MAX));
         let Some(error) = plan.unavailable.take() else { return Ok(plan) };
@@ -165,7 +160,9 @@ impl Run<'_> {
         let count = plan.claims.len();
         if count > 0 {
             let unprocessed = if self.work.replay.is_some() { Settlement::Hold } else { Settlement::Release };
-            self.flow.ledger.settle(plan.claims, unprocessed).await;
+            self.work.trace.step();
+            let landed = self.flow.ledger.settle(plan.claims, unprocessed.clone()).await;
+            self.work.trace.settled(&unprocessed, count, landed);
         }
         Err(Refusal::LedgerDown(error))
     }
@@ -189,13 +186,16 @@ impl Run<'_> {
         let took = began.elapsed();
         self.elsewhere += took;
         self.work.route.metrics.upstream.record(took);
+        self.work.trace.forwarded(began, took, &outcome);
         self.count_outcome(&outcome);
         let ending = self.ending(&outcome);
         let held = ending == Ending::Hold && !claims.is_empty();
         let settlement = self.settlement(ending, &outcome);
         if !claims.is_empty() {
             let count = claims.len();
+            self.work.trace.step();
             let landed = self.flow.ledger.settle(claims, settlement.clone()).await;
+            self.work.trace.settled(&settlement, count, landed);
             self.work.route.metrics.settled(&settlement, count);
             self.work
                 .route
@@ -204,7 +204,7 @@ impl Run<'_> {
                 .increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
         }
         if held {
-            tracing::warn!(route = %config.name, key = self.key, "held: nobody knows whether the app has processed this event");
+            tracing::warn!(route = %config.name, key = self.key, trace_id = self.work.trace.id(), "held: nobody knows whether the app has processed this event");
         }
         // No 2xx while a part of the batch is in flight elsewhere: the sender would not come again.
         let told_success =
@@ -213,7 +213,7 @@ impl Run<'_> {
             return self.refuse(Refusal::InFlight { answer: config.in_flight_answer });
         }
         if held && self.work.replay.is_none() {
-            return self.done(answer::held(), Answer::Held, Said::Held.label());
+            return self.done(answer::held(&config), Answer::Held, Said::Held.label());
         }
         let said = if held { Said::Held } else { said };
         let (answer, class) = answer::forwarded(outcome, said);
@@ -229,12 +229,10 @@ impl Run<'_> {
             return self.refuse(Refusal::InFlight { answer: self.config().in_flight_answer });
         }
         if held + heard.held > 0 {
-            return self.done(answer::held(), Answer::Held, Said::Held.label());
+            return self.done(answer::held(self.config()), Answer::Held, Said::Held.label());
         }
         let first = duplicates.iter().min_by_key(|copy| copy.item).expect("neither new, in flight nor held");
-        let config = self.config();
-        let success = config.provider.as_ref().and_then(|provider| provider.success.as_deref());
-        let answer = answer::replay(&first.receipt, &config.duplicate_answer, success);
+        let answer = answer::replay(&first.receipt, self.config());
         self.done(answer, Answer::Replayed, Said::Duplicate.label())
     }
 
@@ -242,6 +240,7 @@ impl Run<'_> {
     pub(super) async fn hear(&mut self, waiting: Vec<(usize, Waiter)>, deadline: Instant) -> Heard {
         let began = monotonic();
         let mut heard = Heard::default();
+        let others = waiting.len();
         for (item, waiter) in waiting {
             let ask = waiter.ask().clone();
             match self.flow.ledger.wait(waiter, deadline).await {
@@ -262,12 +261,17 @@ impl Run<'_> {
             }
         }
         self.elsewhere += began.elapsed();
+        self.work.trace.waited(began, others, heard.late);
         heard
     }
 
     pub(super) fn ending(&self, outcome: &Outcome) -> Ending {
         let config = self.config();
-        match rule(outcome, &config.done, config.terms.on_unknown) {
+        let ending = match rule(outcome, &config.done, config.terms.on_unknown) {
+            Ending::Commit if refuses(outcome, config.provider.as_deref()) => Ending::Release,
+            ending @ (Ending::Commit | Ending::Release | Ending::Hold) => ending,
+        };
+        match ending {
             Ending::Release if self.work.replay.is_some() => Ending::Hold,
             ending @ (Ending::Commit | Ending::Release | Ending::Hold) => ending,
         }
@@ -323,7 +327,7 @@ impl Run<'_> {
         self.flow.ledger.note_conflict(ask);
         tracing::warn!(
             route = %self.config().name, key = ask.key.digest().short(),
-            processed = %processed, copy = %ask.fingerprint,
+            processed = %processed, copy = %ask.fingerprint, trace_id = self.work.trace.id(),
             "a copy differs from the event that was processed under its key"
         );
     }
@@ -338,7 +342,7 @@ impl Run<'_> {
                     Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
                 }
                 tracing::warn!(
-                    route = %self.config().name, key = self.key, error = error.told(),
+                    route = %self.config().name, key = self.key, error = error.told(), trace_id = self.work.trace.id(),
                     "no complete answer from the app"
                 );
             }
@@ -347,13 +351,16 @@ impl Run<'_> {
 
     fn refuse(&mut self, refusal: Refusal) -> Done {
         if let Refusal::LedgerDown(error) = &refusal {
-            tracing::error!(route = %self.config().name, error = error as &dyn std::error::Error, "refused: no verdict is possible");
+            let trace_id = self.work.trace.id();
+            tracing::error!(route = %self.config().name, trace_id, error = error as &dyn std::error::Error, "refused: no verdict is possible");
         }
         self.done(refusal.answer(), refusal.class(), refusal.said())
     }
 
     pub(super) fn done(&mut self, answer: Response<Bytes>, class: Answer, said: &'static str) -> Done {
-        Done { answer, class, said, key: self.key.take(), attempt: self.attempt, elsewhere: self.elsewhere }
+        let trace = std::mem::take(&mut self.work.trace);
+        let (key, attempt, elsewhere) = (self.key.take(), self.attempt, self.elsewhere);
+        Done { answer, class, said, key, attempt, elsewhere, trace }
     }
 }
 

@@ -53,7 +53,7 @@ impl Flow {
     /// # Errors
     /// When the payload isn't one of ours, its route is gone, or the event isn't held any more: then nothing was changed.
     pub async fn resubmit(
-        &self,
+        self: &Arc<Self>,
         record: &Record,
         payload: Payload,
         actor: &str,
@@ -70,6 +70,8 @@ impl Flow {
             .unwrap_or_else(|_| request.body().clone());
         let arrived = Arrived { decoded, url, path_params, caller, request };
         let items = route.items(&arrived);
+        // Before the claim shows: a copy that came in between would sit there, and the replay would wait for it.
+        let seat = self.ledger.reserve(record.digest).await;
         let (fence, lease) = (Fence::draw(), route.config.terms.lease);
         let changed = self.ledger.change(record, Override::Replay { fence, lease }, actor).await;
         match changed.map_err(ResubmitError::Durable)? {
@@ -83,10 +85,14 @@ impl Flow {
             fence,
             attempt: record.attempts.saturating_add(1),
             age: Duration::from_millis(now.0.saturating_sub(record.first_claimed.0)),
+            seat,
         };
         let replay = Some(Replay { claimed, payload: Arc::new(payload) });
-        let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay }).await;
-        Ok(Resubmit { status: done.answer.status(), said: done.said })
+        let mut trace = self.live.look(|shared| shared.trace_replay(arrived.request.headers()));
+        trace.on(&route.config);
+        let done = self.to_the_end(Work { route, arrived, items, unsigned: false, replay, trace }).await;
+        let said = done.said;
+        Ok(Resubmit { status: done.traced().status(), said })
     }
 }
 

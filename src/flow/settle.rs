@@ -1,8 +1,13 @@
 //! Decides what an upstream attempt means for its claims. Pure: no I/O, no clock, no config.
 
+use super::body;
 use crate::config::StatusSet;
 use crate::ledger::OnUnknown;
+use crate::providers::Provider;
 use crate::upstream::Outcome;
+
+/// Longest answer that is decoded to be looked at, bytes: an acknowledgement is short.
+const DECODED_BYTES_MAX: usize = 1024 * 1024;
 
 /// How the claims of a forwarded request end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +27,17 @@ pub(super) fn rule(outcome: &Outcome, done: &StatusSet, on_unknown: OnUnknown) -
         (Outcome::Answered(_) | Outcome::NeverSent(_), _) => Ending::Release,
         (Outcome::Unknown(_), OnUnknown::Hold) => Ending::Hold,
         (Outcome::Unknown(_), OnUnknown::Retry) => Ending::Release,
+    }
+}
+
+/// Whether the app refuses an event in an answer whose status says otherwise, as this provider's protocol has it.
+pub(super) fn refuses(outcome: &Outcome, provider: Option<&Provider>) -> bool {
+    match (outcome, provider) {
+        (Outcome::Answered(answer), Some(provider)) if provider.not_done.is_some() => {
+            let body = body::decoded(answer.headers(), answer.body(), DECODED_BYTES_MAX);
+            provider.is_refused_by(answer.headers(), &body.unwrap_or_else(|_| answer.body().clone()))
+        }
+        (Outcome::Answered(_) | Outcome::NeverSent(_) | Outcome::Unknown(_), _) => false,
     }
 }
 

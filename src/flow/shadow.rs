@@ -8,14 +8,16 @@ use std::time::Duration;
 use http::Request;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::done::Done;
 use super::plan::Plan;
 use super::prepared::Route;
-use super::proxy::{Done, Keyed, Run, Work};
+use super::proxy::{Keyed, Run, Work};
 use super::{Arrived, Flow, answer, forward};
 use crate::clock::monotonic;
 use crate::ledger::{Claim, Settlement};
 use crate::metrics::Said;
 use crate::providers::Items;
+use crate::trace::Trace;
 
 /// Requests that the ledger is asked about at once, in this process; past it they count as `unavailable`.
 const LOOKS_MAX: usize = 8192;
@@ -35,17 +37,19 @@ struct Looked {
 impl Work {
     /// A request whose items nothing is to be known of.
     pub(super) fn unsigned(route: &Arc<Route>, arrived: Arrived) -> Self {
-        Self { route: Arc::clone(route), arrived, items: Items::none(), unsigned: true, replay: None }
+        let (items, trace) = (Items::none(), Trace::default());
+        Self { route: Arc::clone(route), arrived, items, unsigned: true, replay: None, trace }
     }
 }
 
 impl Flow {
-    pub(super) async fn shadow(&self, work: Work) -> Done {
+    pub(super) async fn shadow(self: &Arc<Self>, mut work: Work) -> Done {
         let request = forward::request(&work, &[]);
+        let trace = work.trace.split();
         let (route, unsigned) = (Arc::clone(&work.route), work.unsigned);
         // The asking takes the work with it; what is left speaks of the forward alone.
         let bare = Arrived { request: Request::default(), ..work.arrived.clone() };
-        let mut run = Run::new(self, Work { unsigned, ..Work::unsigned(&route, bare) });
+        let mut run = Run::new(self, Work { unsigned, trace, ..Work::unsigned(&route, bare) });
         let (ended, settlement) = oneshot::channel();
         let looked = (!unsigned).then(|| self.look(work, settlement));
 
@@ -53,6 +57,7 @@ impl Flow {
         let outcome = self.send(&route.config, request).await;
         let took = began.elapsed();
         route.metrics.upstream.record(took);
+        run.work.trace.forwarded(began, took, &outcome);
         run.count_outcome(&outcome);
         // Nobody listens where nothing was asked.
         ended.send(run.settlement(run.ending(&outcome), &outcome)).ok();
@@ -74,9 +79,13 @@ impl Flow {
     }
 
     /// Has the ledger asked in a task that drain waits for; it settles as the forward ends.
-    fn look(&self, work: Work, settlement: oneshot::Receiver<Settlement>) -> oneshot::Receiver<Looked> {
+    fn look(
+        self: &Arc<Self>,
+        work: Work,
+        settlement: oneshot::Receiver<Settlement>,
+    ) -> oneshot::Receiver<Looked> {
         let (said, looked) = oneshot::channel();
-        let flow = self.clone();
+        let flow = Arc::clone(self);
         self.tunnels.tracker.spawn(async move {
             let mut run = Run::new(&flow, work);
             match LOOKS.try_acquire() {
@@ -109,7 +118,9 @@ impl<'a> Run<'a> {
             // No word of the forward: its task has ended early, and the next copy counts as the first again.
             let settlement = settlement.await.unwrap_or(Settlement::Release);
             let count = claims.len();
+            self.work.trace.step();
             let landed = self.flow.ledger.settle(claims, settlement.clone()).await;
+            self.work.trace.settled(&settlement, count, landed);
             let Route { metrics, .. } = &*self.work.route;
             metrics.settled(&settlement, count);
             metrics.lease_lost.increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));

@@ -129,7 +129,7 @@ impl Gateway {
         drop(rustls::crypto::ring::default_provider().install_default());
         let tls = Tls::open(&config.tls)?;
         if config.has_encrypted_apps() {
-            tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+            tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
         }
         let listen = &config.listen;
         let before = if start.takeover { take_over(listen)? } else { None };
@@ -151,7 +151,9 @@ impl Gateway {
             Durable::open(&config.durable, &config.limits, &tracker).await.context("the durable store")?;
         let hot = Hot::open(&config.hot, &tracker).await.context("the hot store")?;
         let ledger = Ledger::new(hot, durable, Clock::System, stores.clone(), (&tracker, &stopping));
-        let live = Live::new(reload::shared(&config)?);
+        let (shared, exporter) = reload::shared(&config)?;
+        reload::spawn(exporter, &tracker, &stopping);
+        let live = Live::new(shared);
         let next = match &listen.handover {
             Some(path) => Some(
                 handover::listen(path, took_over)
@@ -181,7 +183,7 @@ impl Gateway {
         gateway.tracker.spawn(gateway.draining.clone().run_until_cancelled_owned(Arc::clone(&tls).order()));
         let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
         let token = Token::new(listen.admin_token.clone());
-        let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
+        let upstream = Upstream::new(&config.limits, Arc::clone(&tls.apps));
         let tunnels = Tunnels { tracker: gateway.tracker.clone(), shutdown: gateway.stopping.clone() };
         let admin_room = Admin {
             flow: Flow::new(ledger.clone(), upstream, live.clone(), Clock::System, tunnels),
@@ -207,8 +209,10 @@ impl Gateway {
             token,
             metrics: Reloads::new(Duration::from_millis(Clock::System.now().0)),
             tls,
+            tracker: gateway.tracker.clone(),
+            stop: gateway.stopping.clone(),
         };
-        gateway.tracker.spawn(reloader.run(start.hangup, wishes, gateway.stopping.clone()));
+        gateway.tracker.spawn(reloader.run(start.hangup, wishes));
         if let Some(mut line) = before
             && let Err(error) = line.stop()
         {

@@ -8,6 +8,7 @@ use anyhow::Context;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admin::{Reload, Reloaded, Token};
 use crate::clock::Clock;
@@ -15,6 +16,7 @@ use crate::config::{Config, ConfigErrors, ConfigFile, Fault, Place, Problem, War
 use crate::flow::{Live, Route, Routes, Shared};
 use crate::metrics::Reloads;
 use crate::tls::{Files, Tls};
+use crate::trace::{self, Exporter};
 
 /// What a reload works on.
 pub(super) struct Reloader {
@@ -25,19 +27,16 @@ pub(super) struct Reloader {
     pub(super) token: Token,
     pub(super) metrics: Reloads,
     pub(super) tls: Arc<Tls>,
+    pub(super) tracker: TaskTracker,
+    pub(super) stop: CancellationToken,
 }
 
 impl Reloader {
     /// Answers every wish until `stop`; one at a time, so that what is in effect is what was read last.
-    pub(super) async fn run(
-        mut self,
-        mut hangup: Option<Signal>,
-        mut wishes: mpsc::Receiver<Reload>,
-        stop: CancellationToken,
-    ) {
+    pub(super) async fn run(mut self, mut hangup: Option<Signal>, mut wishes: mpsc::Receiver<Reload>) {
         loop {
             let wish = tokio::select! {
-                () = stop.cancelled() => return,
+                () = self.stop.cancelled() => return,
                 Some(()) = next(&mut hangup) => None,
                 Some(wish) = wishes.recv() => Some(wish),
             };
@@ -76,9 +75,11 @@ impl Reloader {
     }
 
     fn swap(&mut self, by: &str, next: Next) -> Reloaded {
-        let Next { config, shared, warnings } = next;
+        let Next { config, shared, exporter, warnings } = next;
         let changes = self.running.adopt(config);
         self.live.swap(shared);
+        // The one before ends by itself: when the last request that it traces has ended, and its spans are sent.
+        spawn(exporter, &self.tracker, &self.stop);
         self.token.swap(self.running.listen.admin_token.clone());
         self.metrics.succeeded(Duration::from_millis(Clock::System.now().0));
         for warning in &warnings {
@@ -103,6 +104,7 @@ impl Reloader {
 struct Next {
     config: Config,
     shared: Shared,
+    exporter: Option<Exporter>,
     warnings: Vec<Warning>,
 }
 
@@ -113,19 +115,19 @@ fn read(file: &ConfigFile, tls: &Tls, before: &Files, serves: bool) -> Result<Ne
         // An empty file is a valid one, and what a write that was cut short leaves.
         return Err(whole("it has no [[route]] any more; start anew to serve without any"));
     }
-    let shared = shared(&config).map_err(|error| whole(&format!("{error:#}")))?;
+    let (shared, exporter) = shared(&config).map_err(|error| whole(&format!("{error:#}")))?;
     if let Err(error) = certificates(&config, tls) {
         // Those that were in use are read again; each that is of no use any more stays as it was.
         drop(tls.replace(before));
         return Err(whole(&format!("{error:#}")));
     }
-    Ok(Next { config, shared, warnings })
+    Ok(Next { config, shared, exporter, warnings })
 }
 
 fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
     tls.replace(&config.tls)?;
     if config.has_encrypted_apps() {
-        tls.app.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+        tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
     }
     Ok(())
 }
@@ -133,18 +135,28 @@ fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
 /// A problem of the file as a whole.
 fn whole(what: &str) -> ConfigErrors {
     let place = Place { file: "the configuration".to_owned(), at: None };
-    let fault = Fault { what: what.to_owned(), mend: "the gateway runs on as it was".to_owned() };
+    let fault =
+        Fault { what: what.to_owned(), mend: "the gateway runs on as it was".to_owned(), absent: false };
     ConfigErrors(vec![Problem { place, field: String::new(), fault }])
 }
 
-/// What requests look at, from a configuration.
-pub(super) fn shared(config: &Config) -> anyhow::Result<Shared> {
+/// What requests look at, from a configuration; and what sends their spans away, where there are any.
+pub(super) fn shared(config: &Config) -> anyhow::Result<(Shared, Option<Exporter>)> {
     let routes: Result<_, _> = config.routes.iter().map(|route| Route::new(Arc::clone(route))).collect();
-    Ok(Shared {
+    let (tracer, exporter) = trace::open(config.traces.as_ref(), &config.limits)?.unzip();
+    let shared = Shared {
         routes: Routes::new(routes?).context("the routes")?,
         default: config.upstream.clone().map(Arc::new),
         trusted_proxies: config.listen.trusted_proxies.clone(),
-    })
+        tracer,
+    };
+    Ok((shared, exporter))
+}
+
+pub(super) fn spawn(exporter: Option<Exporter>, tracker: &TaskTracker, stop: &CancellationToken) {
+    if let Some(exporter) = exporter {
+        tracker.spawn(exporter.run(stop.clone()));
+    }
 }
 
 async fn next(signal: &mut Option<Signal>) -> Option<()> {

@@ -41,7 +41,7 @@ impl Gateway {
                 tracker: tracker.clone(),
             };
             let (ledger, live) = (ledger.clone(), live.clone());
-            let upstream = Upstream::new(&config.limits, Arc::clone(&tls.app));
+            let upstream = Upstream::new(&config.limits, Arc::clone(&tls.apps));
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
@@ -83,7 +83,7 @@ async fn serve(
 
 /// The public listener's handler.
 #[derive(Clone)]
-struct PublicDoor(Flow);
+struct PublicDoor(Arc<Flow>);
 
 impl Handler for PublicDoor {
     async fn handle(self, mut request: Request<Incoming>, peer: Peer) -> Response<Body> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, Fence, Fingerprint, Layer, Receipt};
+use super::claim::{Claim, Digest, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
 use super::hot::{Done, HotAsk, HotDone, HotSeen};
 use super::in_flight::{Ended, InFlight, Place, Seat};
@@ -26,7 +26,14 @@ pub(super) struct Item {
 }
 
 impl Claiming {
-    pub(super) fn sit(in_flight: &Arc<InFlight>, asks: Vec<Ask>) -> Self {
+    /// Seats the items, but those that this node knows to be done already (`near`). `claimed` is an event that has its
+    /// seat, and is not done.
+    pub(super) fn sit(
+        in_flight: &Arc<InFlight>,
+        asks: Vec<Ask>,
+        claimed: Option<&Claimed>,
+        near: impl Fn(Digest) -> Option<(Arc<Receipt>, Fingerprint)>,
+    ) -> Self {
         let items = asks.into_iter().map(|ask| {
             let mut item = Item {
                 fence: Fence::draw(),
@@ -36,7 +43,19 @@ impl Claiming {
                 verdict: None,
                 ask,
             };
-            match in_flight.sit(item.ask.key.digest()) {
+            let digest = item.ask.key.digest();
+            let reserved = claimed.filter(|claimed| claimed.digest == digest);
+            if reserved.is_none()
+                && let Some((receipt, processed)) = near(digest)
+            {
+                item.done(receipt, Layer::Hot, Some(processed));
+                return item;
+            }
+            let place = match reserved.and_then(|claimed| claimed.seat.take()) {
+                Some(seat) => Place::Seat(seat),
+                None => in_flight.sit(digest),
+            };
+            match place {
                 Place::Seat(seat) => item.seat = Some(seat),
                 Place::Queue(hear) => {
                     item.verdict = Some(Verdict::InFlight(Waiter::queued(item.ask.clone(), hear)));
@@ -47,9 +66,9 @@ impl Claiming {
         Self { items: items.collect() }
     }
 
-    /// The stores needn't be asked for what is claimed already. Where a copy sits there just now, the lease lapses
-    /// unused, and the event is held again.
-    pub(super) fn take(&mut self, claimed: Claimed, on: &Conditions) {
+    /// The stores needn't be asked for what is claimed already. Where a copy sits there all the same, since its seat was
+    /// not to be had, the lease lapses unused, and the event is held again.
+    pub(super) fn take(&mut self, claimed: &Claimed, on: &Conditions) {
         let mut items = self.items.iter_mut();
         if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
         {

@@ -56,6 +56,20 @@ pub(super) struct Seat {
     left: bool,
 }
 
+/// A seat that was taken before the event is claimed: whoever claims it sits down there. Let go, it is free again.
+#[derive(Clone, Debug, Default)]
+pub struct Reserved(Arc<Mutex<Option<Seat>>>);
+
+impl Reserved {
+    pub(super) fn of(seat: Seat) -> Self {
+        Self(Arc::new(Mutex::new(Some(seat))))
+    }
+
+    pub(super) fn take(&self) -> Option<Seat> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 impl InFlight {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { shards: std::array::from_fn(|_| Mutex::default()) })

@@ -11,6 +11,7 @@ pub mod durable;
 mod exposed;
 pub mod hot;
 mod in_flight;
+mod near;
 mod settle;
 mod wait;
 
@@ -29,10 +30,15 @@ pub use claim::{
 };
 use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Hot, HotAsk, HotDone};
-use in_flight::InFlight;
+use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
+pub use in_flight::Reserved;
+use in_flight::{InFlight, Place};
+use near::Near;
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
+
+/// How long a person's replay waits for a copy that asks the stores just now.
+const RESERVE_MAX: Duration = Duration::from_secs(5);
 
 /// One item to claim.
 #[derive(Clone, Debug)]
@@ -54,13 +60,14 @@ pub struct Conditions {
 }
 
 /// An event that a person has claimed anew already ([`Override::Replay`]).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Claimed {
     pub digest: Digest,
     pub fence: Fence,
     pub attempt: u32,
     /// How long ago it was first claimed.
     pub age: Duration,
+    pub seat: Reserved,
 }
 
 /// What may happen while the durable store can't be reached.
@@ -111,6 +118,7 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Shared {
     in_flight: Arc<InFlight>,
+    near: Near,
     background: Background,
     clock: Clock,
     metrics: Stores,
@@ -131,18 +139,21 @@ impl Ledger {
         let in_flight = InFlight::new();
         let (background, work) = Background::new(metrics.clone());
         let flushed = CancellationToken::new();
-        let shared = Arc::new(Shared { in_flight, background, clock, metrics, flushed: flushed.clone() });
+        let near = Near::new(hot.near_ttl());
+        let flushing = flushed.clone();
+        let shared = Arc::new(Shared { in_flight, near, background, clock, metrics, flushed: flushing });
         let ledger = Self { hot, durable, shared };
         let work = work.run(ledger.clone(), stop.clone());
         tracker.spawn(async move {
             work.await;
             flushed.cancel();
         });
-        let rung = Arc::clone(&ledger.shared.in_flight);
+        let shared = Arc::clone(&ledger.shared);
         let stop = stop.clone();
         tracker.spawn(async move {
             while let Some(Some(digest)) = stop.run_until_cancelled(pushes.recv()).await {
-                rung.ring(digest);
+                shared.near.forget(digest);
+                shared.in_flight.ring(digest);
             }
         });
         ledger
@@ -197,9 +208,27 @@ impl Ledger {
         Ok(changed)
     }
 
+    /// Sits down at an event's place on this node before it is claimed anew: copies that come from then on wait for what
+    /// becomes of it, and none sits there when its turn comes. Whoever sits there now hears from the stores soon; of
+    /// one that takes too long the seat isn't had.
+    pub async fn reserve(&self, digest: Digest) -> Reserved {
+        let deadline = monotonic() + RESERVE_MAX;
+        loop {
+            match self.shared.in_flight.sit(digest) {
+                Place::Seat(seat) => return Reserved::of(seat),
+                Place::Queue(hear) => {
+                    if tokio::time::timeout_at(deadline.into(), hear).await.is_err() {
+                        return Reserved::default();
+                    }
+                }
+            }
+        }
+    }
+
     /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done
     /// event would go against the person's decision.
     async fn forget_hot(&self, key: EventKey) {
+        self.shared.near.forget(key.digest());
         if let Err(error) = self.hot.forget(&key).await {
             self.shared.metrics.hot_failed(&error);
             self.shared.background.forget(key);
@@ -213,16 +242,18 @@ impl Ledger {
 
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
-        let mut claiming = Claiming::sit(&self.shared.in_flight, asks);
-        if let Some(claimed) = on.claimed {
+        let hearing = self.hot.hearing();
+        let near = |digest| self.shared.near.known(digest, hearing);
+        let mut claiming = Claiming::sit(&self.shared.in_flight, asks, on.claimed.as_ref(), near);
+        if let Some(claimed) = &on.claimed {
             claiming.take(claimed, on);
         }
-        self.ask_hot(&mut claiming, on).await;
-        self.ask_durable(&mut claiming, on).await;
+        self.ask_hot(&mut claiming, on, hearing).await;
+        self.ask_durable(&mut claiming, on, hearing).await;
         claiming.verdicts()
     }
 
-    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions) {
+    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions, hearing: Option<u64>) {
         let asks: Vec<HotAsk> = claiming.open().map(|item| item.hot_ask(on)).collect();
         if asks.is_empty() {
             return;
@@ -233,6 +264,11 @@ impl Ledger {
         match said {
             Ok(seen) => {
                 for (item, seen) in claiming.open_mut().zip(seen) {
+                    if let HotSeen::Done(Done { receipt: Some(receipt), fingerprint }) = &seen {
+                        // How much of the window is left isn't told: the thousandth part can't be much too long.
+                        let about = (on.terms.hot_ttl / 1000, hearing);
+                        self.shared.near.remember(item.ask.key.digest(), receipt, *fingerprint, about);
+                    }
                     item.hot(seen);
                 }
             }
@@ -253,7 +289,7 @@ impl Ledger {
         }
     }
 
-    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions) {
+    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions, hearing: Option<u64>) {
         let asks: Vec<ClaimAsk> = claiming
             .open()
             .map(|item| ClaimAsk {
@@ -279,6 +315,11 @@ impl Ledger {
                 let mut warm = Vec::new();
                 for (item, seen) in claiming.open_mut().zip(seen) {
                     warm.extend(item.decided(seen, on, began));
+                }
+                for HotDone { key, done, ttl } in &warm {
+                    if let Some(receipt) = &done.receipt {
+                        self.shared.near.remember(key.digest(), receipt, done.fingerprint, (*ttl, hearing));
+                    }
                 }
                 self.warm(warm).await;
             }

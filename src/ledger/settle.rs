@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::Ledger;
 use super::claim::{Claim, EventKey, Fence, Layer, Receipt, Settlement};
 use super::durable::{End, SettleAsk, Settled};
@@ -22,9 +20,9 @@ pub struct Landed {
     pub unsettled: usize,
 }
 
-/// The receipt of an event that ended without an answer of the app: an empty 200.
+/// The receipt of an event that ended without an answer of the app, or whose receipt can't be had now.
 pub(super) fn empty_receipt(at: UnixMillis) -> Receipt {
-    Receipt { status: 200, headers: Vec::new(), body: Some(Bytes::new()), at }
+    Receipt { status: 200, headers: Vec::new(), body: None, at }
 }
 
 impl Ledger {
@@ -38,11 +36,12 @@ impl Ledger {
         if claims.is_empty() {
             return landed;
         }
+        let hearing = self.hot.hearing();
         match self.record(&claims, &settlement).await {
             Some(settled) => {
                 landed.recorded += settled.iter().filter(|settled| **settled == Settled::Recorded).count();
                 landed.lease_lost = settled.iter().filter(|settled| **settled == Settled::LeaseLost).count();
-                self.finish(claims, settled, &settlement).await;
+                self.finish(claims, settled, &settlement, hearing).await;
             }
             None => {
                 landed.unsettled = claims.len();
@@ -73,12 +72,24 @@ impl Ledger {
         said.inspect_err(|error| self.shared.metrics.durable_failed(error)).ok()
     }
 
-    /// Tells the hot store and those who wait what the durable store has recorded.
-    pub(super) async fn finish(&self, claims: Vec<Claim>, settled: Vec<Settled>, settlement: &Settlement) {
+    /// Tells the hot store and those who wait what the durable store has recorded; `hearing` is that from before it was
+    /// asked, so that no change of a person is missed that came after.
+    pub(super) async fn finish(
+        &self,
+        claims: Vec<Claim>,
+        settled: Vec<Settled>,
+        settlement: &Settlement,
+        hearing: Option<u64>,
+    ) {
         let (mut done, mut unmark) = (Vec::new(), Vec::new());
         for (claim, settled) in claims.iter().zip(settled) {
             match (settlement, settled) {
-                (Settlement::Commit(receipt), Settled::Recorded) => done.extend(hot_done(claim, receipt)),
+                (Settlement::Commit(receipt), Settled::Recorded) => {
+                    let Some(end) = hot_done(claim, receipt) else { continue };
+                    let about = (end.ttl, hearing);
+                    self.shared.near.remember(claim.key.digest(), receipt, claim.fingerprint, about);
+                    done.push(end);
+                }
                 (Settlement::Release | Settlement::Hold, _) | (Settlement::Commit(_), Settled::LeaseLost) => {
                     unmark.push((claim.key.clone(), claim.fence));
                 }

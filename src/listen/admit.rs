@@ -2,7 +2,7 @@
 //! and exactly one `Host`. The parser itself has refused bad framing before (two lengths, bad chunks, folded
 //! lines, a bare CR); where a length and chunks meet it drops the length and closes after the answer.
 
-use http::header::{HOST, HeaderValue};
+use http::header::{HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 
@@ -15,6 +15,8 @@ pub(super) enum Inadmissible {
     Target,
     /// No `Host`, more than one, or one that isn't a host.
     Host,
+    /// A body in a coding besides chunks: what is inside can't be told, and must not pass for the body itself.
+    Coding,
 }
 
 impl Inadmissible {
@@ -22,14 +24,16 @@ impl Inadmissible {
         match self {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Target | Self::Host => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
         }
     }
 
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Method => "this method is not served here\n",
-            Self::Target => "the request's target is not a path\n",
+            Self::Target => "the request's target is not a path, nor the http URL of one\n",
             Self::Host => "the request needs exactly one valid host\n",
+            Self::Coding => "no transfer coding but chunked is known here\n",
         }
     }
 }
@@ -38,6 +42,9 @@ impl Inadmissible {
 pub(super) fn admit<B>(request: &mut Request<B>) -> Result<(), Inadmissible> {
     if request.method() == Method::CONNECT || request.method() == Method::TRACE {
         return Err(Inadmissible::Method);
+    }
+    if !chunked_at_most(request.headers()) {
+        return Err(Inadmissible::Coding);
     }
     let host = host(request.uri(), request.headers(), request.version())?;
     let path = path(request)?;
@@ -48,6 +55,16 @@ pub(super) fn admit<B>(request: &mut Request<B>) -> Result<(), Inadmissible> {
         request.headers_mut().insert(HOST, host);
     }
     Ok(())
+}
+
+/// Whether nothing but chunks, and these once, is put around the body (RFC 9112, 6.1).
+fn chunked_at_most(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => true,
+        (Some(only), None) => only.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// The value to set as `Host`; none where the header is right as it is. A target that names the host overrides
@@ -79,9 +96,14 @@ fn valid(host: &[u8]) -> Result<(), Inadmissible> {
     }
 }
 
-/// The path to set as target; none where the target is a path already.
+/// The path to set as target; none where the target is a path already. Other schemes than HTTP's are nothing that an
+/// app is asked for (RFC 9110, 7.4).
 fn path<B>(request: &Request<B>) -> Result<Option<PathAndQuery>, Inadmissible> {
     let uri = request.uri();
+    let known = |scheme: &str| ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    if !uri.scheme_str().is_none_or(known) {
+        return Err(Inadmissible::Target);
+    }
     let Some(path) = uri.path_and_query() else {
         return Err(Inadmissible::Target); // `GET host:80`
     };
@@ -116,6 +138,9 @@ mod tests {
             ("POST", "https://b.example/x", &["b.example"], Version::HTTP_2, Ok(("/x", "b.example"))),
             ("GET", "/", &[], Version::HTTP_10, Ok(("/", ""))),
             ("OPTIONS", "*", &["a"], one, Ok(("*", "a"))),
+            ("POST", "HTTP://b.example/x", &["a.example"], one, Ok(("/x", "b.example"))),
+            ("GET", "ftp://b.example/x", &["a"], one, Err(Target)),
+            ("GET", "ws://b.example/x", &[], Version::HTTP_2, Err(Target)),
             ("POST", "*", &["a"], one, Err(Target)),
             ("GET", "a.example:80", &["a"], one, Err(Target)),
             ("GET", "/", &[], one, Err(Host)),

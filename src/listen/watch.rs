@@ -85,7 +85,8 @@ impl Watch {
     }
 
     pub(super) fn answered(&self, status: http::StatusCode) {
-        self.refused.store(status.is_client_error(), Ordering::Relaxed);
+        let refused = status.is_client_error() || status == http::StatusCode::NOT_IMPLEMENTED;
+        self.refused.store(refused, Ordering::Relaxed);
     }
 
     pub(super) fn leave(&self) {

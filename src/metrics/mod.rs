@@ -1,8 +1,12 @@
 //! Every metric: its name is written once, here, and its labels come from routes, providers and enums, never from a
 //! request. Rooms hold handles made here, so that counting costs an atomic add and no look-up.
 
+mod captures;
 mod certificates;
+mod exemplars;
+mod openmetrics;
 mod reloads;
+mod spans;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +15,12 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+pub use captures::Captures;
 pub use certificates::{Certificates, Handshake, Handshakes, Orders};
+pub use exemplars::Exemplars;
+pub use openmetrics::{OPENMETRICS, openmetrics, prefers_openmetrics};
 pub use reloads::Reloads;
+pub use spans::Spans;
 
 use crate::ledger::durable::DurableError;
 use crate::ledger::hot::HotError;
@@ -50,6 +58,7 @@ const CERTIFICATE_NOT_AFTER: &str = "umavez_certificate_not_after_timestamp_seco
 const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
 const TLS_HANDSHAKES: &str = "umavez_tls_handshakes_total";
 const ACME_ORDERS: &str = "umavez_acme_orders_total";
+const SPANS: &str = "umavez_spans_total";
 
 /// Upper bounds of every latency histogram, in seconds.
 const BUCKETS: [f64; 16] =
@@ -111,6 +120,7 @@ fn describe() {
     );
     describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
     describe_counter!(ACME_ORDERS, "Certificates ordered by ACME, by what came of it.");
+    describe_counter!(SPANS, "Spans of traces, by what became of them.");
 }
 
 /// What a request of a dedup route was answered with.
@@ -202,6 +212,8 @@ pub struct Route {
     pub lease_lost: Counter,
     pub captures: Captures,
     pub whole: Histogram,
+    /// Traces of requests in each bucket of `whole`.
+    pub exemplars: Exemplars,
     pub own: Histogram,
     pub upstream: Histogram,
 }
@@ -232,6 +244,7 @@ impl Route {
             lease_lost: counter!(LEASE_LOST, "route" => route()),
             captures: Captures::new(name),
             whole: histogram!(REQUEST_DURATION, "route" => route()),
+            exemplars: Exemplars::of(name),
             own: histogram!(OWN_DURATION, "route" => route()),
             upstream: histogram!(UPSTREAM_DURATION, "route" => route()),
         }
@@ -263,23 +276,6 @@ impl Route {
             Settlement::Hold => 2,
         };
         self.settlements[index].increment(wide(count));
-    }
-}
-
-/// What became of deliveries that a route keeps in files.
-#[derive(Clone, Debug)]
-pub struct Captures {
-    pub written: Counter,
-    /// Too many were waiting for the disk.
-    pub dropped: Counter,
-    pub failed: Counter,
-}
-
-impl Captures {
-    fn new(route: &Arc<str>) -> Self {
-        let counter =
-            |result: &'static str| counter!(CAPTURES, "route" => route.to_string(), "result" => result);
-        Self { written: counter("written"), dropped: counter("dropped"), failed: counter("failed") }
     }
 }
 

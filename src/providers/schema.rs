@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName, Method};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -13,7 +13,7 @@ use super::part::{PartText, Selector};
 use super::rules::{Compiled, FaultAt, Format, ItemRules, RuleFault, RuleText, item_path};
 use super::signature::Signature;
 use super::values::{Header, Span, Statuses, When};
-use super::{Delivery, Items};
+use super::{Delivery, Items, Keyless};
 
 /// A provider file, parsed.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Provider {
     pub subpaths: bool,
     /// Statuses of the app that mean that the event is done; `None` for 200-299.
     pub done: Option<Vec<RangeInclusive<u16>>>,
+    /// What an answer of the app says that refuses the event, though its status is one of those.
+    pub not_done: Option<ItemRules>,
     /// What this provider takes for success; a copy is never answered otherwise. `None` for whatever the app said.
     pub success: Option<Vec<RangeInclusive<u16>>>,
     /// Statuses after which this provider never sends again: no answer of ours to an event that isn't done.
@@ -116,6 +118,14 @@ impl Provider {
         self.rules.items(delivery)
     }
 
+    /// Whether the app has refused the event in the body (or a header) of an answer whose status tells success.
+    pub fn is_refused_by(&self, headers: &HeaderMap, body: &[u8]) -> bool {
+        let Some(conditions) = &self.not_done else { return false };
+        let (method, url, path_params) = (&Method::POST, "", &[][..]);
+        let answer = Delivery { method, url, headers, path_params, raw_body: body, body };
+        conditions.items(&answer).list.iter().any(|item| matches!(item.parts, Err(Keyless::NoKey)))
+    }
+
     /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body
     /// can put another key on it.
     pub fn unsigned_key_headers(&self) -> Vec<HeaderName> {
@@ -143,10 +153,11 @@ struct File {
     #[serde(default)]
     subpaths: bool,
     done: Option<Statuses>,
+    not_done: Option<When>,
     success: Option<Spanned<Statuses>>,
     #[serde(default)]
     final_statuses: Option<Statuses>,
-    duplicate_answer: Option<Answer>,
+    duplicate_answer: Option<Spanned<Answer>>,
     #[serde(default)]
     strip_headers: Vec<Header>,
     #[serde(default)]
@@ -198,6 +209,11 @@ impl File {
             }
             success => success.map(|(_, ranges)| ranges),
         };
+        let duplicate_answer = match self.duplicate_answer {
+            Some(answer) => Some(read_answer(answer, success.as_deref())?),
+            None => None,
+        };
+        let not_done = self.not_done.map(conditions).transpose()?;
         let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
         Ok(Provider {
             name: self.name.into_inner(),
@@ -207,9 +223,10 @@ impl File {
             in_flight_wait: self.in_flight_wait.map(|wait| wait.0),
             subpaths: self.subpaths,
             done: self.done.map(|statuses| statuses.0),
+            not_done,
             success,
             final_statuses: self.final_statuses.map(|statuses| statuses.0).unwrap_or_default(),
-            duplicate_answer: self.duplicate_answer,
+            duplicate_answer,
             strip_headers: self.strip_headers.into_iter().map(|header| header.0).collect(),
             redact,
             signature: self.signature,
@@ -218,6 +235,26 @@ impl File {
             notes: self.notes,
         })
     }
+}
+
+/// The answer that stands for success has to be one.
+fn read_answer(answer: Spanned<Answer>, success: Option<&[RangeInclusive<u16>]>) -> Result<Answer, Fault> {
+    let (at, answer) = (answer.span().start, answer.into_inner());
+    let status = answer.status;
+    let taken = match success {
+        Some(ranges) => ranges.iter().any(|range| range.contains(&status)),
+        None => (200..400).contains(&status),
+    };
+    if !taken {
+        return Err((
+            at,
+            format!("a copy is told {status}, which is no success; write one of its statuses, such as 200"),
+        ));
+    }
+    if answer.content_type.as_deref().is_some_and(|text| http::HeaderValue::from_str(text).is_err()) {
+        return Err((at, "its content_type is no media type; write such as \"application/json\"".into()));
+    }
+    Ok(answer)
 }
 
 fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {
@@ -284,16 +321,8 @@ impl ItemText {
         let mut spans = RuleSpans { path, when: Vec::new(), parts: Vec::new() };
         let mut when = Vec::new();
         for (text, test) in self.when.0 {
-            let at = text.span().start;
-            let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
-            if matches!(selector, Selector::Literal(_)) || !rest.is_empty() {
-                return Err((
-                    at,
-                    format!("\"{}\" is no path, header:, query:, form: or path: name", text.get_ref()),
-                ));
-            }
-            spans.when.push(at);
-            when.push((selector, test));
+            spans.when.push(text.span().start);
+            when.push((place_of(&text)?, test));
         }
         let key = match (self.key, self.keyless) {
             (Some(key), false) => Some(read_key(key, &mut spans)?),
@@ -305,6 +334,33 @@ impl ItemText {
         };
         Ok((RuleText { format, steps, when, key }, spans))
     }
+}
+
+/// The place whose value a condition looks at.
+fn place_of(text: &Spanned<String>) -> Result<Selector, Fault> {
+    let at = text.span().start;
+    let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
+    if matches!(selector, Selector::Literal(_)) || !rest.is_empty() {
+        let what = format!("\"{}\" is no path, header:, query:, form: or path: name", text.get_ref());
+        return Err((at, what));
+    }
+    Ok(selector)
+}
+
+/// Conditions alone: what they hold for is an item without a key.
+fn conditions(when: When) -> Result<ItemRules, Fault> {
+    let mut spans = Vec::new();
+    let mut tests = Vec::new();
+    for (text, test) in when.0 {
+        spans.push(text.span().start);
+        tests.push((place_of(&text)?, test));
+    }
+    let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: tests, key: None };
+    let compiled = Compiled::new(vec![rule], &[], None).map_err(|RuleFault { at, why, .. }| match at {
+        FaultAt::When(index) => (spans[index], why),
+        FaultAt::Path | FaultAt::Part(_) => (0, why),
+    })?;
+    Ok(ItemRules(Arc::new(compiled)))
 }
 
 fn read_key(

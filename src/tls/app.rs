@@ -71,7 +71,12 @@ pub enum Speaking {
 impl AppTls {
     /// The system's roots, and no certificate of our own.
     pub fn new() -> Self {
-        let metrics = metrics::Certificates::new("upstream");
+        Self::towards("upstream")
+    }
+
+    /// The same for others than apps; metrics tell of its files under this name.
+    pub fn towards(side: &'static str) -> Self {
+        let metrics = metrics::Certificates::new(side);
         Self { state: Mutex::default(), current: RwLock::default(), metrics }
     }
 
@@ -149,7 +154,7 @@ impl AppTls {
         };
         let handshake = async { (connector.connect(name, stream).await, ASKED.with(Cell::get)) };
         let (stream, asked) = ASKED.scope(Cell::new(false), handshake).await;
-        let mut stream = stream?;
+        let mut stream = stream.map_err(Unagreed::of)?;
         if asked && stream.get_ref().1.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
             judged(&mut stream).await?;
         }
@@ -158,6 +163,15 @@ impl AppTls {
 
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         self.state().files.paths()
+    }
+
+    /// Its files are not in use any more.
+    pub(super) fn gone(&self, still: &[PathBuf]) {
+        self.metrics.replaced(&self.state().files.shown(), still);
+    }
+
+    pub(super) fn shown(&self) -> Vec<PathBuf> {
+        self.state().files.shown()
     }
 
     fn ready(&self) -> Result<Arc<Ready>, Refused> {
@@ -249,7 +263,7 @@ async fn judged(stream: &mut TlsStream<TcpStream>) -> Result<(), Refused> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(error) => return Err(error.into()),
     }
-    tls.process_new_packets()?;
+    tls.process_new_packets().map_err(|error| Unagreed::of(io::Error::other(error)))?;
     Ok(())
 }
 
@@ -259,6 +273,59 @@ struct Arrived<'a>(&'a TcpStream);
 impl io::Read for Arrived<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.try_read(buffer)
+    }
+}
+
+/// Whether certificates can be for this name: a host's, or an address.
+pub fn is_server_name(name: &str) -> bool {
+    ServerName::try_from(name).is_ok()
+}
+
+/// A handshake that came to nothing, in words for who can mend it; the library's own ride behind.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+struct Unagreed {
+    why: &'static str,
+    #[source]
+    source: io::Error,
+}
+
+impl Unagreed {
+    fn of(source: io::Error) -> Self {
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let why = inner.map_or("the connection ended during the TLS handshake", told);
+        Self { why, source }
+    }
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library's errors are many, and most are told as they are"
+)]
+fn told(error: &rustls::Error) -> &'static str {
+    use rustls::CertificateError as Bad;
+    match error {
+        rustls::Error::InvalidCertificate(bad) => match bad {
+            Bad::UnknownIssuer => "the app's certificate is from no authority that is trusted here",
+            Bad::BadSignature => "the app's certificate is not signed by the authority that it names",
+            Bad::Expired | Bad::ExpiredContext { .. } => "the app's certificate has expired",
+            Bad::NotValidYet | Bad::NotValidYetContext { .. } => "the app's certificate is not valid yet",
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
+                "the app's certificate is for another name"
+            }
+            _ => "the app's certificate is of no use",
+        },
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)
+        | rustls::Error::NoApplicationProtocol => {
+            "the app speaks no version of HTTP that is asked of it (ALPN)"
+        }
+        rustls::Error::AlertReceived(alert) if REFUSALS.contains(alert) => {
+            "the app does not take our certificate, or misses one"
+        }
+        rustls::Error::InvalidMessage(_) => "the app does not speak TLS there",
+        rustls::Error::AlertReceived(AlertDescription::ProtocolVersion)
+        | rustls::Error::PeerIncompatible(_) => "the app speaks no TLS that is spoken here",
+        _ => "the TLS handshake with the app failed",
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod acme;
 mod app;
+mod apps;
 mod certificate;
 mod listener;
 mod pem;
@@ -13,14 +14,15 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use acme::{Acme, ExternalAccount, LETS_ENCRYPT, LETS_ENCRYPT_STAGING};
-pub use app::{AppTls, Refused, Speaking, is_refusal};
+pub use app::{AppTls, Refused, Speaking, is_refusal, is_server_name};
+pub use apps::Apps;
 pub use certificate::{Certificate, client_names};
 pub use listener::{Accepted, Acceptor, ListenerTls, Secure};
 pub use pem::roots;
 pub use watch::Tls;
 
 /// A chain of certificates, the holder's own first, and its key; both PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
     pub chain: PathBuf,
     pub key: PathBuf,
@@ -54,7 +56,7 @@ pub enum Oldest {
 }
 
 /// How apps behind `https://` are reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AppFiles {
     /// Trusted in place of the system's roots.
     pub ca: Option<PathBuf>,
@@ -67,7 +69,10 @@ pub struct AppFiles {
 pub struct Files {
     pub public: Option<ListenerFiles>,
     pub admin: Option<ListenerFiles>,
+    /// What all apps share.
     pub app: AppFiles,
+    /// Those of single apps.
+    pub own: Vec<AppFiles>,
 }
 
 impl ListenerFiles {
@@ -108,7 +113,7 @@ impl AppFiles {
 impl Files {
     fn paths(&self) -> Vec<PathBuf> {
         let listeners = [&self.public, &self.admin].into_iter().flatten().flat_map(ListenerFiles::paths);
-        listeners.chain(self.app.paths()).collect()
+        listeners.chain(self.app.paths()).chain(self.own.iter().flat_map(AppFiles::paths)).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::{AppTls, Files, ListenerTls, Troubles, acme};
+use super::{Apps, Files, ListenerTls, Troubles, acme};
 
 /// How often the files are looked at. A change is taken once two looks have seen the same: renewals write a chain and
 /// its key one after the other.
@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 pub struct Tls {
     pub public: Arc<ListenerTls>,
     pub admin: Arc<ListenerTls>,
-    pub app: Arc<AppTls>,
+    pub apps: Arc<Apps>,
     looks: Mutex<Looks>,
 }
 
@@ -42,7 +42,7 @@ impl Tls {
         let tls = Self {
             public: Arc::new(ListenerTls::off("public")),
             admin: Arc::new(ListenerTls::off("admin")),
-            app: Arc::new(AppTls::new()),
+            apps: Arc::default(),
             looks: Mutex::default(),
         };
         tls.replace(files)?;
@@ -58,7 +58,7 @@ impl Tls {
         joined([
             self.public.replace(files.public.as_ref()),
             self.admin.replace(files.admin.as_ref()),
-            self.app.replace(&files.app),
+            self.apps.replace(&files.app, &files.own),
         ])
     }
 
@@ -68,7 +68,7 @@ impl Tls {
     /// With every file that could not be put into use.
     pub fn reload(&self) -> Result<(), Troubles> {
         self.note(self.paths());
-        joined([self.public.reload(), self.admin.reload(), self.app.reload()])
+        joined([self.public.reload(), self.admin.reload(), self.apps.reload()])
     }
 
     /// Orders certificates and renews them, for ever. The listener has to be up: it proves the names.
@@ -123,7 +123,7 @@ impl Tls {
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        self.public.paths().into_iter().chain(self.admin.paths()).chain(self.app.paths()).collect()
+        self.public.paths().into_iter().chain(self.admin.paths()).chain(self.apps.paths()).collect()
     }
 }
 

@@ -13,6 +13,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use super::headers;
 use super::pool::Lease;
 use crate::clock::monotonic;
 
@@ -201,7 +202,7 @@ impl Stream {
                 if let Some(progress) = &self.progress {
                     progress.note();
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(BodyFault::Broken)))
+                Poll::Ready(frame.map(|frame| frame.map(fit).map_err(BodyFault::Broken)))
             }
             Poll::Pending => {
                 let idle = self.idle;
@@ -211,6 +212,14 @@ impl Stream {
             }
         }
     }
+}
+
+/// A piece of a body as it is; trailers without what headers lose too.
+fn fit(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        headers::fit_trailers(trailers);
+    }
+    frame
 }
 
 /// When a sender's body last moved, so that the app's time to answer counts from the end of it.

@@ -12,14 +12,13 @@ use tokio_util::task::TaskTracker;
 use super::body::Body;
 use super::outcome::Cause;
 use super::pool::{Connection, Lease, Pool};
-use super::url::is_secure;
 use crate::config::Target;
-use crate::tls::{AppTls, Speaking};
+use crate::tls::{Apps, Speaking};
 
 /// What making a connection needs.
 pub(super) struct Connector {
     pub(super) connect_timeout: Duration,
-    pub(super) tls: Arc<AppTls>,
+    pub(super) tls: Arc<Apps>,
     /// The tasks that drive connections. They end with the pool, and nobody waits for them.
     pub(super) tasks: TaskTracker,
 }
@@ -32,18 +31,23 @@ impl Connector {
 
     async fn connect_unbounded(&self, target: &Target, pool: &Arc<Pool>) -> Result<Connection, Cause> {
         let stream = self.tcp(target).await?;
-        if !is_secure(target) {
+        if !target.is_secure() {
             return self.handshake(stream, target.http2, pool).await;
         }
         let speaking = if target.http2 { Speaking::Http2 } else { Speaking::Either };
-        let stream = self.tls.connect(bare_host(target), speaking, stream).await?;
-        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.handshake(stream, http2 || target.http2, pool).await
+        let name = target.server_name.as_deref().unwrap_or(bare_host(target));
+        let stream = match &target.files {
+            None => self.tls.shared.connect(name, speaking, stream).await?,
+            Some(own) => self.tls.own_of(own)?.connect(name, speaking, stream).await?,
+        };
+        let http2 = target.http2 || stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        pool.agreed(http2);
+        self.handshake(stream, http2, pool).await
     }
 
     /// Tries each address of the name in turn; one that doesn't answer costs at most half of what is left.
     async fn tcp(&self, target: &Target) -> Result<TcpStream, Cause> {
-        let port = target.authority.port_u16().unwrap_or(if is_secure(target) { 443 } else { 80 });
+        let port = target.authority.port_u16().unwrap_or(if target.is_secure() { 443 } else { 80 });
         let addresses: Vec<SocketAddr> = tokio::net::lookup_host((bare_host(target), port)).await?.collect();
         let mut patience = self.connect_timeout;
         let mut last: Cause = "the name has no address".into();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -33,9 +33,11 @@ const CLAIMS: [HeaderName; 8] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// Meant for one hop, whatever `Connection` says.
-const HOP_BY_HOP: [HeaderName; 8] = [
+/// Meant for one hop, whatever `Connection` says. `Trailer` is not, but speaks of what a collected body lacks; where
+/// trailers pass, [`announce`] says so again.
+const HOP_BY_HOP: [HeaderName; 9] = [
     TE,
+    TRAILER,
     UPGRADE,
     KEEP_ALIVE,
     PROXY_CONNECTION,
@@ -98,6 +100,37 @@ pub fn to_sender(headers: &mut HeaderMap) {
         headers.remove(CONTENT_LENGTH);
     }
     drop_hop_by_hop(headers);
+}
+
+/// The trailers that a message announces.
+pub fn announced(headers: &HeaderMap) -> Vec<HeaderValue> {
+    headers.get_all(TRAILER).iter().cloned().collect()
+}
+
+/// Announces them on the next hop, whose body brings them.
+pub fn announce(headers: &mut HeaderMap, trailers: Vec<HeaderValue>) {
+    for fields in trailers {
+        headers.append(TRAILER, fields);
+    }
+}
+
+/// Whether who sent this takes trailers after an answer: HTTP/2 always, HTTP/1.1 where it says so.
+pub fn takes_trailers(headers: &HeaderMap, version: http::Version) -> bool {
+    version == http::Version::HTTP_2 || version == http::Version::HTTP_11 && wants_trailers(headers)
+}
+
+/// Takes out of trailers what no header either brings past the gateway, in either direction.
+pub fn fit_trailers(trailers: &mut HeaderMap) {
+    drop_hop_by_hop(trailers);
+    drop_reserved(trailers);
+    drop_all(trailers, &CLAIMS);
+    drop_all(trailers, &[HOST, CONTENT_LENGTH, FORWARDED_FOR]);
+}
+
+/// Whether the body is as it comes, apart from chunks: the one coding that is undone here.
+pub fn is_plainly_framed(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    lines.all(|line| line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"))
 }
 
 /// Removes what only the gateway may say: the mark of a replay, and every header of our own.

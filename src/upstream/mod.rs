@@ -24,8 +24,9 @@ pub use body::{Body, BodyFault, Held};
 pub use outcome::{Cause, Outcome, UpstreamError};
 pub use url::public_url;
 
+use crate::clock::monotonic;
 use crate::config::{Limits, Target};
-use crate::tls::{self, AppTls};
+use crate::tls::{self, AppFiles, Apps};
 use body::Progress;
 use connect::Connector;
 use pool::{Connection, Lease, Pool};
@@ -51,6 +52,8 @@ struct PoolKey {
     authority: http::uri::Authority,
     secure: bool,
     http2: bool,
+    files: Option<Arc<AppFiles>>,
+    server_name: Option<Arc<str>>,
 }
 
 /// A request that got no answer, and what is known about it.
@@ -70,7 +73,7 @@ impl Failed {
 }
 
 impl Upstream {
-    pub fn new(limits: &Limits, tls: Arc<AppTls>) -> Self {
+    pub fn new(limits: &Limits, tls: Arc<Apps>) -> Self {
         let connector = Connector { connect_timeout: limits.connect_timeout, tls, tasks: TaskTracker::new() };
         Self { connector, pools: Mutex::default() }
     }
@@ -120,6 +123,7 @@ impl Upstream {
     ) -> Result<Response<Body>, UpstreamError> {
         let progress = Arc::new(Progress::new());
         let watched = Arc::clone(&progress);
+        let trailers = headers::takes_trailers(request.headers(), request.version());
         let request = request.map(|incoming| Body::watched(read, incoming, PAUSE_MAX, watched));
         let mut sent = false;
         let mut exchange = pin!(self.send(target, request, &mut sent));
@@ -137,7 +141,9 @@ impl Upstream {
         };
         let (mut parts, incoming) = answer.into_parts();
         let upgrade = headers::upgrade(&parts.headers).filter(|_| is_switch(parts.status));
+        let announced = if trailers { headers::announced(&parts.headers) } else { Vec::new() };
         fit_for_sender(&mut parts);
+        headers::announce(&mut parts.headers, announced);
         if let Some(protocol) = upgrade {
             headers::set_upgrade(&mut parts.headers, protocol);
         }
@@ -174,6 +180,10 @@ impl Upstream {
                 .map_err(|cause| Failed::never_sent(UpstreamError::Broken(cause)))?;
             *sent = true;
             let fault = match connection.send(request).await {
+                Ok((answer, _)) if !headers::is_plainly_framed(answer.headers()) => {
+                    let cause = "its answer is in a transfer coding that is not known here";
+                    return Err(Failed::unknown(UpstreamError::Broken(cause.into())));
+                }
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
@@ -204,21 +214,33 @@ impl Upstream {
         }
         // Boxed, as it is rare and large: a request's future would carry the room for a handshake with it.
         let connecting = Box::pin(self.connector.connect(target, pool));
-        if !target.http2 {
+        if !target.http2 && (!target.is_secure() || pool.agrees_on_http1()) {
             return connecting.await;
         }
-        let _making = pool.making.lock().await;
+        let asked = monotonic();
+        let making = pool.making.lock().await;
         match pool.shared() {
-            Some(sender) if !fresh => Ok(Connection::Http2(sender)),
-            Some(_) | None => connecting.await,
+            Some(sender) if !fresh => return Ok(Connection::Http2(sender)),
+            Some(_) | None => {}
         }
+        if !target.http2 && pool.agrees_on_http1() {
+            drop(making); // the one before us has learnt that each needs a connection of its own
+            return connecting.await;
+        }
+        // An app that is away costs those who wait here one failure, not one after the other.
+        if let Some(cause) = pool.failed_since(asked) {
+            return Err(cause.into());
+        }
+        connecting.await.inspect_err(|cause| pool.failed(outcome::told(&**cause)))
     }
 
     fn pool(&self, target: &Target) -> Arc<Pool> {
         let key = PoolKey {
             authority: target.authority.clone(),
-            secure: url::is_secure(target),
+            secure: target.is_secure(),
             http2: target.http2,
+            files: target.files.clone(),
+            server_name: target.server_name.clone(),
         };
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(pools.entry(key).or_default())

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 
+use super::body::BodyFault;
+
 /// What forwarding a request came to.
 #[derive(Debug)]
 pub enum Outcome {
@@ -36,16 +38,36 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// With its causes, in one line: a log's reader needs the last one most.
-    pub fn told(&self) -> String {
+    /// Whether it was the sender's body that ended early: the app is not to blame.
+    pub fn is_of_the_sender(&self) -> Option<&BodyFault> {
         use std::error::Error as _;
-        let mut text = self.to_string();
         let mut source = self.source();
         while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
+            if let Some(fault) = cause.downcast_ref() {
+                return Some(fault);
+            }
             source = cause.source();
         }
-        text
+        None
     }
+
+    /// With its causes, in one line: a log's reader needs the last one most.
+    pub fn told(&self) -> String {
+        told(self)
+    }
+}
+
+/// An error and its causes, each once.
+pub(super) fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
 }

@@ -3,6 +3,7 @@
 //!
 //! Not bounded by itself: there are as many connections in use as requests under way, which the listener bounds.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,10 @@ pub(super) struct Pool {
     shared: Mutex<Option<(http2::SendRequest<Body>, Instant)>>,
     /// Held while the shared connection is being made, so that a burst makes one.
     pub(super) making: tokio::sync::Mutex<()>,
+    /// What the latest handshake agreed on, where the app chooses: HTTP/1.1, of which each request needs a connection.
+    http1: AtomicBool,
+    /// When making a connection failed last, and why.
+    failure: Mutex<Option<(Instant, String)>>,
 }
 
 struct Idle {
@@ -104,6 +109,23 @@ impl Pool {
 
     pub(super) fn share(&self, sender: http2::SendRequest<Body>) {
         *lock(&self.shared) = Some((sender, monotonic()));
+    }
+
+    pub(super) fn agreed(&self, http2: bool) {
+        self.http1.store(!http2, Ordering::Relaxed);
+    }
+
+    pub(super) fn agrees_on_http1(&self) -> bool {
+        self.http1.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn failed(&self, cause: String) {
+        *lock(&self.failure) = Some((monotonic(), cause));
+    }
+
+    /// Why the latest try failed, if that was after `asked`.
+    pub(super) fn failed_since(&self, asked: Instant) -> Option<String> {
+        lock(&self.failure).as_ref().filter(|(at, _)| *at > asked).map(|(_, cause)| cause.clone())
     }
 
     /// Lets go of every connection; requests under way keep theirs.

@@ -2,7 +2,7 @@
 //! one that the app is asked for. Path and query are never decoded, normalised or put together anew.
 
 use http::header::{FORWARDED, HOST, HeaderMap};
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Uri, Version};
 
 use super::headers::Caller;
@@ -67,11 +67,6 @@ pub(super) fn app_uri(
     Ok(Uri::from_parts(parts)?)
 }
 
-/// True where the target is reached through TLS.
-pub(super) fn is_secure(target: &Target) -> bool {
-    target.scheme == Scheme::HTTPS
-}
-
 /// The first element of a comma-separated header: what the proxy nearest to the provider saw.
 fn first(headers: &HeaderMap, name: &str) -> Option<String> {
     let value = text(headers.get(name)?);
@@ -96,6 +91,8 @@ fn text(value: &HeaderValue) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::uri::Scheme;
+
     use super::*;
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
@@ -154,6 +151,8 @@ mod tests {
             authority: Authority::from_static("app:3000"),
             prefix: prefix.to_owned(),
             http2: false,
+            files: None,
+            server_name: None,
         };
         for path in ["/h/a%2Fb/%252Fc//d/./e?x=%20+&y=%C3%A9&&z", "//", "/a?", "/?a=?", "/../x"] {
             let uri: Uri = path.parse().unwrap();

@@ -30,6 +30,9 @@ struct Args {
     /// Callers in parallel; each claims, settles, and begins anew.
     #[arg(long, value_delimiter = ',', default_values_t = [16_u16, 64, 256])]
     parallel: Vec<u16>,
+    /// Events that a caller claims at once, and settles at once, as a request with so many items does.
+    #[arg(long, default_value_t = 1)]
+    items: u32,
     /// Seconds for each number of callers.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -46,64 +49,85 @@ async fn main() -> anyhow::Result<()> {
     } else {
         config::Durable::Sqlite { path: PathBuf::from(&args.store) }
     };
-    let limits = config::Limits {
-        connections_max: 1,
-        header_timeout: MINUTE,
-        header_bytes_max: 1 << 16,
-        body_timeout: MINUTE,
-        idle_timeout: MINUTE,
-        connect_timeout: MINUTE,
-        answer_bytes_max: 1 << 20,
-        waiting_writes_max: 10_000,
-    };
+    let limits = config::Limits { waiting_writes_max: 10_000, ..config::Limits::default() };
     let store = Durable::open(&config, &limits, &TaskTracker::new()).await?;
     for parallel in args.parallel {
         let until = Instant::now() + Duration::from_secs_f64(args.seconds);
         let run: u64 = rand::random();
-        let callers: Vec<_> =
-            (0..parallel).map(|caller| tokio::spawn(call(store.clone(), run, caller, until))).collect();
-        let mut events = 0.0;
+        let callers: Vec<_> = (0..parallel)
+            .map(|caller| {
+                tokio::spawn(call(store.clone(), format!("{run:016x}-{caller}"), args.items, until))
+            })
+            .collect();
+        let (mut claims, mut settles) = (Vec::new(), Vec::new());
         for caller in callers {
-            events += f64::from(caller.await??);
+            let took = caller.await??;
+            claims.extend(took.iter().map(|took| took.0));
+            settles.extend(took.iter().map(|took| took.1));
         }
-        println!("{parallel:>4} in parallel: {:>7.0} events/s", events / args.seconds);
+        let requests = f64::from(u32::try_from(claims.len())?);
+        println!(
+            "{parallel:>4} in parallel: {:>7.0} events/s, p50 of a claim {:>6} µs, of a settlement {:>6} µs",
+            requests * f64::from(args.items) / args.seconds,
+            median(claims),
+            median(settles),
+        );
     }
     store.close().await;
     Ok(())
 }
 
-/// One caller, until then; how many events it claimed and settled.
-async fn call(store: Durable, run: u64, caller: u16, until: Instant) -> anyhow::Result<u32> {
+fn median(mut durations: Vec<Duration>) -> u128 {
+    durations.sort_unstable();
+    durations.get(durations.len() / 2).map_or(0, Duration::as_micros)
+}
+
+/// One caller, until then; how long each of its claims and settlements took.
+async fn call(
+    store: Durable,
+    name: String,
+    items: u32,
+    until: Instant,
+) -> anyhow::Result<Vec<(Duration, Duration)>> {
     let receipt = Arc::new(Receipt {
         status: 200,
         headers: Vec::new(),
         body: Some(Bytes::from_static(b"ok")),
         at: UnixMillis(1_700_000_000_000),
     });
-    let mut events = 0;
+    let route: Arc<str> = "bench".into();
+    let mut took = Vec::new();
     while Instant::now() < until {
-        let text = format!("bench:{run:016x}-{caller}-{events}");
-        let ask = ClaimAsk {
-            key: EventKey::from_text(text.as_str()),
-            route: "bench".into(),
-            fence: Fence::draw(),
-            lease: MINUTE,
-            durable_ttl: 10 * MINUTE,
-            on_unknown: OnUnknown::Retry,
-            fingerprint: Fingerprint::of(text.as_bytes()),
-            payload: None,
+        let ask = |item| {
+            let text = format!("bench:{name}-{}-{item}", took.len());
+            ClaimAsk {
+                fingerprint: Fingerprint::of(text.as_bytes()),
+                key: EventKey::from_text(text),
+                route: Arc::clone(&route),
+                fence: Fence::draw(),
+                lease: MINUTE,
+                durable_ttl: 10 * MINUTE,
+                on_unknown: OnUnknown::Retry,
+                payload: None,
+            }
         };
-        let end = SettleAsk {
+        let asks: Vec<ClaimAsk> = (0..items).map(ask).collect();
+        let end = |ask: &ClaimAsk| SettleAsk {
             digest: ask.key.digest(),
             fence: ask.fence,
             end: End::Commit(Arc::clone(&receipt)),
             payload: None,
         };
-        let seen = store.claim(vec![ask]).await?;
-        anyhow::ensure!(matches!(seen.as_slice(), [Seen::Claimed { attempt: 1, .. }]), "claimed as {seen:?}");
-        let settled = store.settle(vec![end]).await?;
-        anyhow::ensure!(settled == [Settled::Recorded], "settled as {settled:?}");
-        events += 1;
+        let ends = asks.iter().map(end).collect();
+        let began = Instant::now();
+        let seen = store.claim(asks).await?;
+        let claimed = began.elapsed();
+        let new = |seen: &Seen| matches!(seen, Seen::Claimed { attempt: 1, .. });
+        anyhow::ensure!(seen.iter().all(new), "claimed as {seen:?}");
+        let began = Instant::now();
+        let settled = store.settle(ends).await?;
+        took.push((claimed, began.elapsed()));
+        anyhow::ensure!(settled.iter().all(|said| *said == Settled::Recorded), "settled as {settled:?}");
     }
-    Ok(events)
+    Ok(took)
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Connection, Delivery, Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, nobody, on_every_store, order,
+    Connection, Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, nobody,
+    on_every_store, order,
 };
 
 on_every_store! {
@@ -174,6 +175,46 @@ async fn a_replay_that_fails_keeps_the_event_held(pair: Pair) {
     assert_eq!(actions["actions"][0]["action"], "replay", "{actions}");
 }
 
+#[tokio::test]
+async fn a_replay_is_not_stopped_by_a_copy_that_comes_just_then() {
+    // A copy that came between a replay's claim and its forward sat at the event's place on this node: the replay waited
+    // for the copy, the copy for the replay's lease, and nothing was sent. A slow Redis makes that moment long.
+    let stores = Stores::open(Pair::RedisSqlite).await;
+    let wire = Wire::to(([127, 0, 0, 1], stores.redis().port()).into()).await;
+    let upstream = Upstream::scripted([Reply::hang_up(), Reply::new(200, "at last")]).await;
+    let route = "on_unknown = \"hold\"\nin_flight_wait = \"20s\"\n";
+    let gateway = Gateway::in_front_of(&upstream)
+        .stores_toml(&format!("[hot]\nurl = \"redis://{}\"\ntimeout = \"4s\"", wire.address()))
+        .route(&format!("{ORDERS}{route}"))
+        .start()
+        .await;
+    assert_eq!(gateway.send(&order("slow")).await.verdict(), "held");
+    wire.set(Line::Slow(Duration::from_millis(300)));
+    let admin = gateway.admin();
+    let replay = tokio::spawn(async move {
+        crate::support::send(admin, &Delivery::new("POST", "/events/replay?key=orders:slow")).await
+    });
+    // Some before its claim, some in between, some while the app has it.
+    let mut copies = Vec::new();
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        copies.push(gateway.sending(&order("slow")));
+    }
+    let replay = replay.await.unwrap().json();
+    assert_eq!((&replay["answer"], &replay["verdict"]), (&200.into(), &"first".into()), "{replay}");
+    for copy in copies {
+        let copy = copy.await.unwrap();
+        assert!(
+            matches!(copy.verdict().as_str(), "held" | "duplicate"),
+            "{} {}",
+            copy.status,
+            copy.verdict()
+        );
+        assert_eq!(copy.status, 200);
+    }
+    assert_eq!(upstream.received(), 2);
+}
+
 async fn an_app_that_broke_off_its_answer_did_not_succeed(pair: Pair) {
     // RSP-4: the app died in the middle of its answer; half a body passed as a complete 200 and was stored.
     let stores = Stores::open(pair).await;
@@ -228,17 +269,24 @@ async fn a_post_is_never_sent_twice_by_the_pool() {
 
 #[tokio::test]
 async fn a_route_may_answer_409_while_the_first_copy_is_in_flight() {
-    let gate = Gate::closed();
-    let upstream = Upstream::scripted([Reply::new(200, "").behind(&gate)]).await;
-    let route = format!("{ORDERS}in_flight_wait = \"100ms\"\nin_flight_answer = 409\n");
-    let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
-    let first = gateway.sending(&order("x"));
-    upstream.until_received(1).await;
-    let copy = gateway.send(&order("x")).await;
-    assert_eq!((copy.status, copy.verdict().as_str()), (409, "in_flight"));
-    assert!(copy.header("retry-after").is_some());
-    gate.open();
-    assert_eq!(first.await.unwrap().status, 200);
+    let gates = [Gate::closed(), Gate::closed()];
+    let behind = |gate: &Gate| Reply::new(200, "").behind(gate);
+    let upstream = Upstream::scripted([behind(&gates[0]), behind(&gates[1])]).await;
+    let short = "in_flight_wait = \"100ms\"\nin_flight_answer = 409\n";
+    // Amazon SNS never sends again after a 4xx: it was told 409 all the same, and lost the event with the first copy.
+    let sns = format!("[[route]]\nname = \"sns\"\npath = \"/sns\"\nprovider = \"aws-sns\"\n{short}");
+    let routes = format!("{ORDERS}{short}{sns}");
+    let gateway = Gateway::in_front_of(&upstream).route(&routes).start().await;
+    let notification = Delivery::json("/sns", r#"{"Type":"Notification","TopicArn":"t","MessageId":"m"}"#);
+    for (number, (event, status)) in [(order("x"), 409), (notification, 503)].into_iter().enumerate() {
+        let first = gateway.sending(&event);
+        upstream.until_received(number + 1).await;
+        let copy = gateway.send(&event).await;
+        assert_eq!((copy.status, copy.verdict().as_str()), (status, "in_flight"));
+        assert!(copy.header("retry-after").is_some());
+        gates[number].open();
+        assert_eq!(first.await.unwrap().status, 200);
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use umavez::providers::Provider;
+
+use crate::support::fixtures::{Fixture, expected};
 use crate::support::{Delivery, Gateway, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, order};
 
 on_every_store! {
@@ -219,4 +222,269 @@ async fn an_answer_with_two_lengths_is_passed_on_with_the_right_one() {
     assert_eq!((passed.text().as_str(), passed.complete), ("ok", true));
     assert_ne!(passed.header("content-length").as_deref(), Some("50"));
     assert_eq!(line.send(&order("next")).await.text(), "next");
+}
+
+/// What each provider takes for success, as its documentation says it; any 2xx where nothing is written here.
+const TAKES: [(&str, &[u16]); 10] = [
+    ("asaas", &[200]),
+    ("discord", &[204]),
+    ("google-pubsub", &[200, 201, 202, 204]),
+    ("linear", &[200]),
+    ("mailgun", &[200]),
+    ("mercadopago", &[200, 201]),
+    ("meta", &[200]),
+    ("paddle", &[200]),
+    ("salesforce", &[200]),
+    ("zoom", &[200, 204]),
+];
+
+/// Those that read the answer's body, and what has to be in it.
+const READS: [(&str, &str, &str); 3] = [
+    ("adyen", "text/plain", "[accepted]"),
+    ("salesforce", "text/xml; charset=utf-8", "<Ack>true</Ack>"),
+    ("twilio", "text/xml", "<Response/>"),
+];
+
+/// One fixture, sent to `/PROVIDER`.
+struct Case {
+    provider: String,
+    name: String,
+    delivery: Delivery,
+    /// The parts of each item's key, and what is said of it.
+    items: Vec<(Option<String>, String)>,
+}
+
+/// Every fixture that isn't a handshake, from the table at the end of EXPECT.md.
+fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    for row in expected().lines().skip_while(|line| !line.starts_with("| case |")).skip(2) {
+        let cells: Vec<&str> =
+            row.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`')).collect();
+        let item = (cells[3].starts_with('[').then(|| cells[3].to_owned()), cells[4].to_owned());
+        if let Some(case) = cases.iter_mut().find(|case| case.name == cells[0]) {
+            case.items.push(item);
+            continue;
+        }
+        let fixture = Fixture::named(cells[0]);
+        let provider = fixture.provider().to_owned();
+        let (method, url) = cells[1].split_once(' ').unwrap_or(("POST", "/"));
+        let query = url.split_once('?').map(|(_, query)| format!("?{query}")).unwrap_or_default();
+        let delivery = Delivery::new(method, &format!("/{provider}{query}")).body(fixture.body.clone());
+        let names = fixture.headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length");
+        let delivery = names
+            .fold(delivery, |delivery, (name, value)| delivery.raw_header(name.as_str(), value.as_bytes()));
+        cases.push(Case { provider, name: cells[0].to_owned(), delivery, items: vec![item] });
+    }
+    let handshake = |case: &Case| {
+        let Some(provider) = Provider::shipped(&case.provider) else { return false };
+        let (headers, body) = {
+            let Fixture { headers, body, .. } = Fixture::named(&case.name);
+            (headers, body)
+        };
+        let delivery = umavez::providers::Delivery {
+            method: &case.delivery.method.parse().unwrap(),
+            url: &format!("https://hooks.example{}", case.delivery.target),
+            headers: &headers,
+            path_params: &[],
+            raw_body: &body,
+            body: &body,
+        };
+        provider.handshakes.iter().any(|handshake| handshake.is(&delivery))
+    };
+    cases.retain(|case| !handshake(case));
+    cases
+}
+
+/// The first delivery with a key among a provider's fixtures.
+fn delivery_of(provider: &str) -> Delivery {
+    let keyed =
+        |case: &Case| case.provider == provider && case.items.iter().any(|(parts, _)| parts.is_some());
+    cases().into_iter().find(keyed).unwrap().delivery
+}
+
+fn is_taken(provider: &str, answer: &crate::support::Answer) {
+    let takes = TAKES.iter().find(|(name, _)| *name == provider).map(|(_, statuses)| *statuses);
+    let taken = takes.map_or(answer.is_success(), |statuses| statuses.contains(&answer.status));
+    assert!(taken, "{provider} is told {} {}", answer.status, answer.verdict());
+    if let Some((_, content_type, body)) = READS.iter().find(|(name, ..)| *name == provider) {
+        assert_eq!(answer.headers_named("content-type"), [*content_type], "{provider} {}", answer.verdict());
+        assert!(answer.text().contains(body), "{provider}: {}", answer.text());
+    } else {
+        assert_eq!(answer.text(), "", "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn what_no_answer_of_the_app_is_known_of_is_told_as_each_provider_takes_it() {
+    // A held event was told an empty 200, also to those for whom that is a failure (Discord wants 204, Salesforce an
+    // Ack, Adyen `[accepted]`): they sent it again until they gave up. A copy of one that a person had marked done, or
+    // whose answer was too long to keep, was told the same.
+    let upstream = Upstream::deciding(|request, _| match request.header("x-long") {
+        Some(_) => Reply::new(200, &"long ".repeat(100)),
+        None => Reply::hang_up(),
+    })
+    .await;
+    let names = Provider::names();
+    let route = |name: &&str| {
+        format!(
+            "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nprovider = \"{name}\"\non_unknown = \"hold\"\n\
+             receipt_limit = \"100B\"\n\
+             [[route]]\nname = \"{name}-again\"\npath = \"/again/{name}\"\nprovider = \"{name}\"\n\
+             receipt_limit = \"100B\"\n"
+        )
+    };
+    let routes: String = names.iter().map(route).collect();
+    let gateway = Gateway::in_front_of(&upstream).route(&routes).start().await;
+    for name in &names {
+        let delivery = delivery_of(name);
+        let answers = [gateway.send(&delivery).await, gateway.send(&delivery).await];
+        for answer in answers {
+            assert_eq!(answer.verdict(), "held", "{name} {}", answer.status);
+            is_taken(name, &answer);
+        }
+    }
+    loop {
+        let held = gateway.ask_admin("GET", "/events/held?limit=1000").await.json();
+        let keys: Vec<_> =
+            held["held"].as_array().unwrap().iter().map(|event| event["digest"].clone()).collect();
+        if keys.is_empty() {
+            break;
+        }
+        for digest in keys {
+            let target = format!("/events/mark-done?digest={}", digest.as_str().unwrap());
+            assert_eq!(gateway.ask_admin("POST", &target).await.status, 200, "{target}");
+        }
+    }
+    for name in &names {
+        let delivery = delivery_of(name);
+        let copy = gateway.send(&delivery).await;
+        assert_eq!((copy.verdict().as_str(), copy.is_replayed()), ("duplicate", true), "{name}");
+        is_taken(name, &copy);
+
+        let mut long = delivery.header("X-Long", "1");
+        long.target.insert_str(0, "/again");
+        assert_eq!(gateway.send(&long).await.text().len(), 500, "{name}");
+        let copy = gateway.send(&long).await;
+        assert_eq!((copy.verdict().as_str(), copy.is_replayed()), ("duplicate", true), "{name}");
+        is_taken(name, &copy);
+    }
+}
+
+#[tokio::test]
+async fn every_fixture_is_forwarded_once_and_its_copy_is_told_as_its_provider_takes_it() {
+    // Which deliveries are copies of which, and what copies are told, was written down for people and held by nothing.
+    let cases = cases();
+    for case in &cases {
+        for (parts, why) in &case.items {
+            let Some((_, of)) = why.split_once("DUPLICATE of ") else { continue };
+            let of = of.split([' ', ':']).next().unwrap();
+            let first = cases.iter().find(|case| case.name == of).unwrap();
+            assert!(first.items.iter().any(|(known, _)| known == parts), "{} of {of}", case.name);
+        }
+    }
+    let upstream = Upstream::deciding(|request, _| {
+        let provider = request.target.trim_matches('/').split('?').next().unwrap();
+        let status =
+            TAKES.iter().find(|(name, _)| *name == provider).map_or(200, |(_, statuses)| statuses[0]);
+        match READS.iter().find(|(name, ..)| *name == provider) {
+            Some((_, content_type, body)) => {
+                Reply::with_headers(status, &[("Content-Type", content_type)], body.as_bytes())
+            }
+            None => Reply::new(status, ""),
+        }
+    })
+    .await;
+    let names = Provider::names();
+    let routes = names
+        .iter()
+        .map(|name| format!("[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nprovider = \"{name}\"\n"));
+    let gateway = Gateway::in_front_of(&upstream).route(&routes.collect::<String>()).start().await;
+    let mut seen = std::collections::BTreeSet::new();
+    let mut counts = std::collections::BTreeMap::new();
+    for copy in [false, true] {
+        for case in &cases {
+            let mut new = false;
+            for (parts, _) in &case.items {
+                let verdict = match parts {
+                    None => "keyless",
+                    Some(parts) if seen.insert((case.provider.clone(), parts.clone())) => "first",
+                    Some(_) => "duplicate",
+                };
+                new |= verdict != "duplicate";
+                *counts.entry((case.provider.clone(), verdict)).or_insert(0) += 1;
+            }
+            let before = upstream.received();
+            let answer = gateway.send(&case.delivery).await;
+            assert_eq!(answer.verdict() == "duplicate", !new, "{} copy {copy}", case.name);
+            assert_eq!(upstream.received() - before, usize::from(new), "{} copy {copy}", case.name);
+            is_taken(&case.provider, &answer);
+        }
+    }
+    let metrics = gateway.metrics().await;
+    for name in names {
+        for verdict in ["first", "duplicate", "keyless"] {
+            let counted = counts.get(&(name.to_owned(), verdict)).copied().unwrap_or_default();
+            let labels = [("route", name), ("verdict", verdict)];
+            assert_eq!(metrics.value("umavez_items_total", &labels), f64::from(counted), "{name} {verdict}");
+        }
+        assert!(counts.contains_key(&(name.to_owned(), "first")), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_body_is_told_in_a_status_after_which_its_provider_comes_again() {
+    // 408 and 400 are a client's errors, after which Amazon SNS and Evolution never send again: one slow connection
+    // cost the event.
+    let upstream = Upstream::answering(200, "").await;
+    let routes = ["aws-sns", "evolution", "stripe"]
+        .map(|name| format!("[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nprovider = \"{name}\"\n"));
+    let gateway = Gateway::in_front_of(&upstream)
+        .route(&routes.concat())
+        .table("[limits]\nbody_timeout = \"200ms\"")
+        .start()
+        .await;
+    for (name, slow, broken) in [("aws-sns", 503, 503), ("evolution", 408, 503), ("stripe", 408, 400)] {
+        let half = format!("POST /{name} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{{");
+        let bad = format!("POST /{name} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
+        for (bytes, status) in [(half, slow), (bad, broken)] {
+            let mut line = gateway.connect().await;
+            line.write(bytes.as_bytes()).await.unwrap();
+            let answer = line.answer("POST").await.unwrap();
+            assert_eq!((answer.status, answer.verdict().as_str()), (status, "refused"), "{name}");
+            assert_eq!(answer.header("retry-after").is_some(), status == 503, "{name}");
+        }
+    }
+    assert_eq!(upstream.received(), 0);
+    let slow = gateway
+        .metrics()
+        .await
+        .value("umavez_requests_total", &[("route", "aws-sns"), ("answer", "refused")]);
+    assert_eq!(slow, 2.0);
+}
+
+#[test]
+fn no_answer_of_ours_to_an_event_that_is_not_done_ends_a_providers_retries() {
+    // In flight, store away, app away or too slow: each of these is a promise that the sender comes again.
+    for name in Provider::names() {
+        let provider = Provider::shipped(name).unwrap();
+        for status in [500, 502, 503, 504] {
+            let ends =
+                |ranges: &[std::ops::RangeInclusive<u16>]| ranges.iter().any(|range| range.contains(&status));
+            assert!(!ends(&provider.final_statuses), "{name} never sends again after {status}");
+            assert!(!provider.success.as_deref().is_some_and(ends), "{name} takes {status} for success");
+        }
+        // What the data file says of success is what the documentation says.
+        let success = |status: u16| match (&provider.success, &provider.done) {
+            (Some(ranges), _) | (None, Some(ranges)) => ranges.iter().any(|range| range.contains(&status)),
+            (None, None) => (200..300).contains(&status),
+        };
+        let takes = TAKES.iter().find(|(known, _)| *known == name);
+        for status in 200..300 {
+            assert_eq!(
+                success(status),
+                takes.is_none_or(|(_, statuses)| statuses.contains(&status)),
+                "{name} {status}"
+            );
+        }
+    }
 }

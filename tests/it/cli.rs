@@ -299,6 +299,52 @@ fn keys_of_a_route_take_its_scope_and_path_parameters() {
 }
 
 #[test]
+fn keys_of_a_route_need_no_secret_of_the_file() {
+    // A captured delivery couldn't be looked at on a desk: the file's every secret, certificate and address was asked
+    // for, those of other routes too.
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[listen]\nadmin_token = { file = \"/run/secrets/nowhere\" }\nhandover = \"${NOT_SET_DIR}/h\"\n\
+        [public_tls]\ncertificates = [{ chain = \"/nowhere.pem\", key = \"${NOT_SET_KEY}\" }]\n\
+        client_ca = \"${NOT_SET_CA}\"\n\
+        [hot]\nurl = \"redis://:${NOT_SET_1}@h\"\n[durable]\nurl = \"${NOT_SET_2}\"\n[upstream]\nurl = \"${NOT_SET_3}\"\n\
+        [[route]]\nname = \"shop\"\npath = \"/shop\"\nprovider = \"shopify\"\nsecret = \"${NOT_SET_4}\"\n\
+        client_name = \"shop.example\"\n\
+        [[route]]\nname = \"pay\"\npath = \"/pay\"\nprovider = \"paypal\"\npublic_key = { file = \"/nowhere\" }\n\
+        webhook_id = \"${NOT_SET_5}\"\nupstream = \"${NOT_SET_6}\"\n\
+        [[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\ncapture_dir = \"${NOT_SET_7}\"\n";
+    let config = file(&directory, "u.toml", text).display().to_string();
+    let headers = file(&directory, "h", "Content-Type: application/json\n").display().to_string();
+    let body = file(&directory, "b", "{\"id\": 7}").display().to_string();
+    let keys = |whose: &[&str]| {
+        let files = ["--config", &config, "--headers", &headers, "--body", &body];
+        umavez(&[&["keys"], whose, &files].concat())
+    };
+    let output = keys(&["--route", "pix"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("\"key\":\"pix:7\""), "{}", stdout(&output));
+    for route in ["shop", "pay"] {
+        assert_eq!(code(&keys(&["--route", route])), 0, "{route}");
+    }
+    // What keys do need is asked for, and what is written wrongly is still told.
+    let start = text.to_owned();
+    std::fs::write(&config, format!("providers_dir = \"${{NOT_SET_8}}\"\n{start}")).unwrap();
+    let output = keys(&["--route", "pix"]);
+    assert_eq!(code(&output), 64);
+    assert!(stderr(&output).contains("providers_dir: the environment variable NOT_SET_8 is not set"));
+    std::fs::write(&config, start.replace("key = [", "keys = [")).unwrap();
+    let output = keys(&["--route", "pix"]);
+    assert_eq!(code(&output), 64);
+    assert!(stderr(&output).contains("did you mean `key`?"), "{}", stderr(&output));
+    // Serving by it still asks for everything.
+    std::fs::write(&config, start).unwrap();
+    let output = umavez(&["check", "--offline", "--config", &config]);
+    assert_eq!(code(&output), 64);
+    for n in 1..=7 {
+        assert!(stderr(&output).contains(&format!("NOT_SET_{n} is not set")), "{n}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn the_providers_page_is_what_the_provider_files_say() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/providers.md");
     let written = std::fs::read_to_string(page).unwrap_or_default();

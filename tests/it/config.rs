@@ -518,6 +518,30 @@ fn without_a_file_everything_posted_is_an_event() {
     assert!(lines[1].ends_with("there is no provider \"hotmat\"; did you mean \"hotmart\"?"), "{errors}");
 }
 
+#[test]
+fn a_provider_file_that_is_wrong_is_told_once() {
+    // Beside the mistake the route was told that there is no such provider, with a list of forty others.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("providers")).unwrap();
+    let file = "name = \"mine\"\ndocs = \"x\"\nhot_ttl = \"1h\"\ndurable_ttl = \"1h\"\n\
+        duplicate_answer = { status = 99 }\n[[item]]\nkey = [\"$.id\"]\n";
+    std::fs::write(directory.path().join("providers/mine.toml"), file).unwrap();
+    let route = |provider: &str| {
+        format!(
+            "providers_dir = \"providers\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n\
+             [[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"{provider}\"\n"
+        )
+    };
+    let told = |provider: &str| {
+        let errors = Config::parse(&directory.path().join("u.toml"), &route(provider), &Environment::new());
+        errors.unwrap_err().0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let mine = told("mine");
+    assert_eq!(mine.len(), 1, "{mine:?}");
+    assert!(mine[0].contains("mine.toml:5:20: a copy is told 99, which is no success; write"), "{mine:?}");
+    assert!(told("yours").iter().any(|line| line.contains("there is no provider \"yours\"")));
+}
+
 fn reference() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/reference.toml")).unwrap()
 }
@@ -555,7 +579,9 @@ fn what_the_reference_leaves_out_is_right_too() {
     std::fs::create_dir(directory.path().join("providers")).unwrap();
     let tls = directory.path().join("tls");
     std::fs::create_dir(&tls).unwrap();
-    for name in ["hooks.example.com", "admin", "gateway", "clients", "operators", "apps", "directory"] {
+    let names =
+        ["hooks.example.com", "admin", "gateway", "clients", "operators", "apps", "directory", "collector"];
+    for name in names {
         pki::pair(&tls, name);
     }
     let setting = |line: &str| {
@@ -571,7 +597,14 @@ fn what_the_reference_leaves_out_is_right_too() {
         .lines()
         .map(|line| if setting(line) { line.trim_start_matches('#') } else { line })
         .collect();
-    let names = ["UMAVEZ_ADMIN_TOKEN", "PGPASSWORD", "META_APP_SECRET", "PUBLIC_KEY", "ACME_EAB_KEY"];
+    let names = [
+        "UMAVEZ_ADMIN_TOKEN",
+        "PGPASSWORD",
+        "META_APP_SECRET",
+        "PUBLIC_KEY",
+        "ACME_EAB_KEY",
+        "OTLP_AUTHORIZATION",
+    ];
     let env: Environment = names.map(|name| (name.to_owned(), "0123456789abcdef".to_owned())).into();
     if let Err(errors) = Config::parse(&directory.path().join("reference.toml"), &lines.join("\n"), &env) {
         panic!("{errors}");

@@ -238,7 +238,7 @@ async fn alerts_answer(prometheus: &Prometheus) {
 }
 
 /// Debian's Prometheus on a port of its own, with the scrape configuration that we give away.
-struct Prometheus {
+pub(crate) struct Prometheus {
     // First, so that it ends before its folder goes.
     _child: Child,
     address: std::net::SocketAddr,
@@ -246,7 +246,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    async fn watching(gateway: &Gateway) -> Self {
+    pub(crate) async fn watching(gateway: &Gateway) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let token = dir.path().join("token");
         std::fs::write(&token, TOKEN).unwrap();
@@ -261,6 +261,7 @@ impl Prometheus {
             let address = nobody();
             let mut child = Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "--", "prometheus", "--log.level=warn"])
+                .arg("--enable-feature=exemplar-storage")
                 .arg(format!("--config.file={}", dir.path().join("prometheus.yml").display()))
                 .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
                 .arg(format!("--web.listen-address={address}"))
@@ -284,7 +285,7 @@ impl Prometheus {
     }
 
     /// The `data` of an answer of its API.
-    async fn ask(&self, target: &str) -> Value {
+    pub(crate) async fn ask(&self, target: &str) -> Value {
         // On the heap: this is at the bottom of everything here, and a sender holds a long buffer.
         let answer = Box::pin(send(self.address, &Delivery::new("GET", target))).await;
         let mut json = answer.json();
@@ -305,7 +306,7 @@ impl Prometheus {
     }
 
     /// Waits until the query gives something.
-    async fn until(&self, query: &str) {
+    pub(crate) async fn until(&self, query: &str) {
         eventually(query, async || !self.query(query).await.is_empty()).await;
     }
 }

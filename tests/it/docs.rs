@@ -426,6 +426,8 @@ fn the_bounds_that_are_built_in_are_as_documented() {
         ("src/tls/pem.rs", "FILE_BYTES_MAX: u64 = 1024 * 1024;", "| 1,000; 16; 1 MiB |"),
         ("src/flow/capture.rs", "WAITING_MAX: usize = 256;", "| 256; 32 MiB |"),
         ("src/flow/capture.rs", "WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;", "| 256; 32 MiB |"),
+        ("src/trace/export.rs", "WAITING_MAX: usize = 4096;", "| 4,096; 5 |"),
+        ("src/trace/export.rs", "TRIES_MAX: u32 = 5;", "| 4,096; 5 |"),
         ("src/config/secret.rs", "SECRET_FILE_MAX: u64 = 64 * 1024;", "| 4 MiB; 10,000; 64 KiB |"),
     ];
     let document = read("docs/security.md");

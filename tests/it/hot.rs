@@ -75,6 +75,7 @@ fn redis_config(url: &str) -> HotConfig {
         url: Secret(Arc::from(url)),
         prefix: "dedup".to_owned(),
         timeout: Duration::from_millis(500),
+        near_ttl: Duration::ZERO,
     })
 }
 
@@ -83,6 +84,7 @@ fn impatient(url: &str) -> HotConfig {
         url: Secret(Arc::from(url)),
         prefix: "dedup".to_owned(),
         timeout: Duration::from_millis(50),
+        near_ttl: Duration::ZERO,
     })
 }
 

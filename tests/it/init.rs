@@ -224,12 +224,18 @@ fn bash_completes_commands_and_flags() {
     let (folder, _) = folder();
     let script = folder.path().join("umavez.bash");
     std::fs::write(&script, umavez(&["completions", "bash"]).stdout).unwrap();
-    for (words, last, wanted) in
-        [("umavez prov", "prov", "providers"), ("umavez check --of", "--of", "--offline")]
-    {
+    // A provider's name after `providers` and `--provider` was completed to files, or to nothing.
+    for (words, last, wanted) in [
+        ("umavez prov", "prov", "providers"),
+        ("umavez check --of", "--of", "--offline"),
+        ("umavez providers strip", "strip", "stripe"),
+        ("umavez run --provider merc", "merc", "mercadopago"),
+        ("umavez init --provider hot", "hot", "hotmart"),
+    ] {
         let count = words.split(' ').count() - 1;
+        let previous = words.split(' ').nth(count - 1).unwrap();
         let program = format!(
-            "source {}; COMP_WORDS=({words}); COMP_CWORD={count}; _umavez umavez '{last}' ''; echo \"${{COMPREPLY[@]}}\"",
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={count}; _umavez umavez '{last}' '{previous}'; echo \"${{COMPREPLY[@]}}\"",
             script.display()
         );
         let output = Command::new("bash").args(["--norc", "-c", &program]).output().unwrap();
@@ -240,6 +246,10 @@ fn bash_completes_commands_and_flags() {
         assert!(script.contains("providers") && script.contains("offline"), "{shell}: {script}");
     }
     assert_eq!(code(&umavez(&["completions", "csh"])), 64);
+    // Completed, and neither listed at length nor demanded: a configuration brings providers of its own.
+    for command in ["run", "providers", "keys"] {
+        assert!(!stdout(&umavez(&[command, "--help"])).contains("woocommerce"), "{command}");
+    }
 }
 
 #[test]

@@ -52,8 +52,8 @@ async fn two_nodes_on_postgres_alone_do_every_event_exactly_once() {
 async fn two_nodes_do_every_event_exactly_once(pair: Pair, events: usize) {
     let stores = Stores::open(pair).await;
     let upstream = Upstream::answering(200, "").await;
-    let one = Gateway::in_front_of(&upstream).on(&stores).start().await;
-    let two = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    let one = Gateway::in_front_of(&upstream).stores_toml(&stores.near_toml()).start().await;
+    let two = Gateway::in_front_of(&upstream).stores_toml(&stores.near_toml()).start().await;
     // A few events at a time, so that the copies of each are truly parallel.
     assert_eq!(events % 4, 0);
     for round in 0..events / 4 {

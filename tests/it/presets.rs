@@ -1,5 +1,6 @@
 //! What the field taught about single providers, told to the shipped rules.
 
+use crate::support::fixtures::Fixture;
 use crate::support::{Delivery, Gateway, Reply, Upstream};
 
 fn route(provider: &str) -> String {
@@ -81,4 +82,27 @@ async fn hubspot_items_that_share_an_event_id_are_all_forwarded() {
     let again = gateway.send(&batch(r#","attemptNumber":1"#)).await;
     assert_eq!((again.status, again.verdict().as_str()), (200, "duplicate"));
     assert_eq!(upstream.received(), 1);
+}
+
+#[tokio::test]
+async fn a_salesforce_notification_that_the_app_does_not_acknowledge_comes_again() {
+    // `Ack` false is a 200 too: it counted as done, every retry was answered with it again, and the app never saw the
+    // notification.
+    let ack = |ack: &str| {
+        let body = format!(
+            "<?xml version=\"1.0\"?><s:Envelope xmlns:s=\"http://schemas.xmlsoap.org/soap/envelope/\"><s:Body>\
+             <notificationsResponse xmlns=\"http://soap.sforce.com/2005/09/outbound\"><Ack>{ack}</Ack>\
+             </notificationsResponse></s:Body></s:Envelope>"
+        );
+        Reply::with_headers(200, &[("Content-Type", "text/xml; charset=utf-8")], body.as_bytes())
+    };
+    let upstream = Upstream::scripted([ack("false"), ack("0"), ack(" true ")]).await;
+    let gateway = Gateway::in_front_of(&upstream).route(&route("salesforce")).start().await;
+    let fixture = Fixture::named("salesforce-two-notifications");
+    let delivery = Delivery::new("POST", "/r").header("Content-Type", "text/xml").body(fixture.body);
+    for verdict in ["first", "first", "first", "duplicate"] {
+        let answer = gateway.send(&delivery).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (200, verdict), "{}", answer.text());
+    }
+    assert_eq!(upstream.received(), 3);
 }

@@ -1,6 +1,8 @@
 //! `mode = "shadow"`: what inline would have done is counted, and neither the app nor the sender notices anything.
 
-use crate::support::{Delivery, Gate, Gateway, Metrics, Pair, Reply, Stores, Upstream, order, send_all};
+use crate::support::{
+    Delivery, Gate, Gateway, Metrics, Pair, Reply, Stores, Upstream, on_stores, order, send_all,
+};
 
 const SHADOW: &str = r#"
 [[route]]
@@ -25,19 +27,7 @@ mode = "shadow"
 /// Instantiates stories for a gateway by itself, and for one of several.
 macro_rules! on_both {
     ($($story:ident),+ $(,)?) => { $(
-        mod $story {
-            use crate::support::Pair;
-
-            #[tokio::test]
-            async fn embedded() {
-                super::$story(Pair::Embedded).await;
-            }
-
-            #[tokio::test]
-            async fn redis_postgres() {
-                super::$story(Pair::RedisPostgres).await;
-            }
-        }
+        on_stores! { $story: embedded Embedded, redis_postgres RedisPostgres }
     )+ };
 }
 

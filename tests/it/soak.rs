@@ -59,7 +59,7 @@ async fn a_steady_load_loses_and_doubles_nothing_while_everything_around_it_chan
     let pair = folder.pair("hooks", &authority.issue(&[NAME]));
     let mut stores = Stores::open_own(Pair::RedisPostgres).await;
     let gateway = Gateway::in_front_of_url(&format!("http://{}", app.address))
-        .on(&stores)
+        .stores_toml(&stores.near_toml())
         .route(&format!("{ORDERS}timeout = \"5s\"\nlease = \"10s\"\nin_flight_wait = \"500ms\"\n"))
         .table(&format!("[public_tls]\ncertificates = {pair}"))
         .start()

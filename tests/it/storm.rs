@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Delivery, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, deliver, durable_toml, forwards,
-    hot_toml, order,
+    hot_toml, near, order,
 };
 
 #[tokio::test]
@@ -117,7 +117,7 @@ impl World {
             world.postgres = Some(wire);
         }
         for _ in 0..if world.stores.has_postgres() { 2 } else { 1 } {
-            let setup = Gateway::in_front_of(upstream).stores_toml(&toml).route(&route);
+            let setup = Gateway::in_front_of(upstream).stores_toml(&near(&toml)).route(&route);
             world.nodes.push(setup.start().await);
         }
         world

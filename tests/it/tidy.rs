@@ -14,12 +14,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("config", &["clock", "flow", "ledger", "providers", "tls"]),
     ("demo", &["clock", "config", "gateway", "ledger", "metrics", "providers", "upstream"]),
-    ("flow", &["clock", "config", "ledger", "listen", "metrics", "providers", "upstream"]),
+    ("flow", &["clock", "config", "ledger", "listen", "metrics", "providers", "trace", "upstream"]),
     ("ledger", &["clock", "config", "metrics"]),
     ("listen", &["clock", "config", "tls", "upstream"]),
     ("metrics", &["ledger"]),
     ("providers", &[]),
     ("tls", &["clock", "metrics"]),
+    ("trace", &["clock", "config", "ledger", "metrics", "tls", "upstream"]),
     ("upstream", &["clock", "config", "tls"]),
 ];
 
@@ -126,6 +127,8 @@ fn words_stay_behind_their_walls() {
         ("sqlx::", &["src/ledger/durable/"]),
         ("fred::", &["src/ledger/hot/redis/"]),
         ("x509_parser::", &["src/tls/", "src/providers/signature/certificate.rs"]),
+        ("opentelemetry_proto::", &["src/trace/"]),
+        ("prost::", &["src/trace/"]),
         ("moka::", &["src/ledger/hot/memory.rs"]),
         ("instant_acme::", &["src/tls/acme/"]),
         ("rcgen::", &["src/tls/"]),

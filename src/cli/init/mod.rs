@@ -13,6 +13,7 @@ use clap::Args;
 use umavez::config::{Config, Environment, Warning};
 use umavez::providers::Provider;
 
+use super::providers::BuiltIn;
 use super::{Failure, environment, print};
 
 const EXAMPLES: &str = "\
@@ -49,7 +50,7 @@ struct Choices {
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// Who sends; see `umavez providers`. May be repeated: a route for each
-    #[arg(long = "provider", value_name = "NAME")]
+    #[arg(long = "provider", value_name = "NAME", value_parser = BuiltIn, hide_possible_values = true)]
     providers: Vec<String>,
     /// For a sender of your own: where its event's id is, such as '$.id' or header:X-Event-Id. May be repeated
     #[arg(long, value_name = "PART")]

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use clap::Args;
 use umavez::providers::Redactor;
 
+use super::providers::BuiltIn;
 use super::{Failure, keys, print};
 use judge::judge;
 use read::{Capture, Event};
@@ -52,7 +53,7 @@ pub(super) struct Keydiff {
     #[arg(long, value_name = "CAPTURE")]
     other: Vec<PathBuf>,
     /// The provider whose rule to check
-    #[arg(long, value_name = "NAME", conflicts_with = "route")]
+    #[arg(long, value_name = "NAME", conflicts_with = "route", value_parser = BuiltIn, hide_possible_values = true)]
     provider: Option<String>,
     /// The route whose rule to check
     #[arg(long, value_name = "NAME", requires = "config")]

@@ -1,10 +1,33 @@
 //! What one transaction carries, and what came of it. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::time::Duration;
 
 use super::row::Row;
 use super::{ClaimAsk, Seen, SettleAsk, Settled};
 use crate::ledger::claim::Digest;
+
+/// A set and a map by digest. A digest is half of a SHA-256: it needs no hashing again.
+pub(super) type DigestSet = HashSet<Digest, BuildHasherDefault<Half>>;
+pub(super) type DigestMap<T> = HashMap<Digest, T, BuildHasherDefault<Half>>;
+
+#[derive(Default)]
+pub(super) struct Half(u64);
+
+impl Hasher for Half {
+    fn write_u128(&mut self, digest: u128) {
+        self.0 = u64::try_from(digest >> 64).expect("64 bits are left");
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a digest is one number")
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// Claims and settlements of one transaction, each sorted by digest; no digest twice among both.
 #[derive(Debug, Default)]
@@ -25,37 +48,56 @@ impl Batch<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) now: i64,
+    /// Every claim is the first of its event.
+    pub(super) all_new: bool,
+    /// Where not every one is: those that are.
+    pub(super) new: DigestSet,
+    /// Every settlement ended its claim.
+    pub(super) all_ended: bool,
     /// Rows that a claim wrote.
-    pub(super) won: HashMap<Digest, Row>,
+    pub(super) won: DigestMap<Row>,
     /// Rows that were there and kept.
-    pub(super) met: HashMap<Digest, Row>,
-    /// Rows that a settlement ended.
-    pub(super) ended: std::collections::HashSet<Digest>,
+    pub(super) met: DigestMap<Row>,
+    /// Where not every one did: rows that a settlement ended.
+    pub(super) ended: DigestSet,
 }
 
 impl Outcome {
     /// What a claim got; `None` where the row changed hands meanwhile, and it has to be asked again.
     pub(super) fn claim(&self, ask: &ClaimAsk) -> Option<Seen> {
         let digest = ask.key.digest();
+        if self.is_new(digest) {
+            return Some(Seen::Claimed { attempt: 1, age: Duration::ZERO });
+        }
         match self.won.get(&digest) {
             Some(row) => Some(row.clone().won(self.now)),
             None => self.met.get(&digest)?.clone().seen(Some(ask.fence), self.now),
         }
     }
 
+    /// Whether this claim is known to be the first of its event.
+    pub(super) fn is_new(&self, digest: Digest) -> bool {
+        self.all_new || self.new.contains(&digest)
+    }
+
     /// What a settlement got. Rows that were not ended must have been read into `met`.
     pub(super) fn settle(&self, ask: &SettleAsk) -> Settled {
-        let recorded =
-            self.ended.contains(&ask.digest) || self.met.get(&ask.digest).is_some_and(|row| row.records(ask));
+        let recorded = self.all_ended
+            || self.ended.contains(&ask.digest)
+            || self.met.get(&ask.digest).is_some_and(|row| row.records(ask));
         if recorded { Settled::Recorded } else { Settled::LeaseLost }
     }
 
     /// Rows that the transaction neither wrote nor met: they have to be read.
     pub(super) fn unknown(&self, batch: &Batch<'_>) -> Vec<Digest> {
         let claims = batch.claims.iter().map(|ask| ask.key.digest());
-        let settles = batch.settles.iter().map(|ask| ask.digest);
+        let settles = if self.all_ended { [].as_slice() } else { &batch.settles };
+        let settles = settles.iter().map(|ask| ask.digest);
+        let decided = |digest: &Digest| {
+            self.is_new(*digest) || self.won.contains_key(digest) || self.met.contains_key(digest)
+        };
         claims
-            .filter(|digest| !self.won.contains_key(digest) && !self.met.contains_key(digest))
+            .filter(|digest| !decided(digest))
             .chain(settles.filter(|digest| !self.ended.contains(digest)))
             .collect()
     }

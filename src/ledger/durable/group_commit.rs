@@ -1,25 +1,29 @@
-//! Group commit: one task writes, and whatever waits when a transaction has ended goes into the next one. No fixed
-//! delay. Knows rows and asks, not what they mean.
+//! Group commit: one task fills batches, and whatever waits when a transaction has ended goes into the next one. No fixed
+//! delay. While a batch is under way another one leaves only where it is worth a commit of its own, or where commits are
+//! slow. Knows rows and asks, not what they mean.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
-use super::batch::{Batch, Outcome};
+use super::batch::{DigestSet, Outcome};
 use super::desk::Ask;
 use super::error::{DurableError, Trouble, chain};
-use super::mailbox::{Answer, Mailbox, Post};
-use super::store::{Failure, Keeper, PROBE_EVERY};
-use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
+use super::flight::{Flight, Landed};
+use super::mailbox::{Answer, Post};
+use super::pace::{Crowd, Pace};
+use super::pens::Pens;
+use super::store::{Keeper, PROBE_EVERY};
+use super::taken::{BATCH_ROWS_MAX, Taken};
+use super::write::{Asks, Queues, Write};
+use super::{End, Seen, SettleAsk};
 use crate::clock::monotonic;
-use crate::ledger::claim::Digest;
 
-/// Most rows in one transaction; one request with more of them goes alone.
-const BATCH_ROWS_MAX: usize = 256;
-/// Most bytes of keys, receipts and payloads in one transaction; likewise.
-const BATCH_BYTES_MAX: usize = 4 << 20;
 /// How often ready tasks may run before a batch leaves: they bring it more rows.
 const YIELDS: u32 = 2;
 /// How often a claim is asked again whose rows changed hands between the statement and the read after it.
@@ -29,53 +33,72 @@ const IDLE_MAX: Duration = Duration::from_secs(15);
 /// Claims that may have been committed though their callers were told otherwise: at most so many are released.
 const STRAYS_MAX: usize = 4096;
 
-/// One caller's claims or settlements: they share a transaction.
-#[derive(Debug)]
-pub(super) struct Write {
-    pub(super) asks: Asks,
-    pub(super) since: Instant,
-    /// The caller's thread's; `None` where each answer goes by itself.
-    pub(super) mailbox: Option<Mailbox>,
-    /// How often it has been in a transaction without an answer for every row.
-    pub(super) rounds: u32,
-}
-
-#[derive(Debug)]
-pub(super) enum Asks {
-    Claims(Vec<ClaimAsk>, oneshot::Sender<Result<Vec<Seen>, DurableError>>),
-    Settles(Vec<SettleAsk>, oneshot::Sender<Result<Vec<Settled>, DurableError>>),
-}
-
-/// The two ends that wait; settlements go first, since they end what others wait for.
-#[derive(Debug)]
-pub(super) struct Queues {
-    pub(super) claims: mpsc::Receiver<Write>,
-    pub(super) settles: mpsc::Receiver<Write>,
-}
-
 /// The task that writes.
-#[derive(Debug)]
 pub(super) struct Writer {
-    keeper: Keeper,
     queues: Queues,
+    crowd: Arc<Crowd>,
+    pace: Pace,
+    pens: Pens,
+    under_way: FuturesUnordered<BoxFuture<'static, Arrival>>,
+    /// How many writes each of its batches has.
+    batches: Vec<usize>,
+    /// When the latest batch left.
+    departed: Instant,
+    /// The events of the batches under way.
+    busy: DigestSet,
     /// Taken from the queues, and put off to a later batch: another write on the same event goes before.
     deferred: VecDeque<Write>,
+    /// How many of them no batch can take before one has ended.
+    blocked: usize,
     strays: VecDeque<SettleAsk>,
 }
 
+/// What ends in `under_way`.
+enum Arrival {
+    Batch(Landed),
+    Pen(Keeper),
+}
+
+/// What the writer wakes up for.
+enum Wake {
+    /// A batch may leave.
+    Depart,
+    Arrival(Arrival),
+    Idle,
+    /// Something else changed.
+    Look,
+}
+
 impl Writer {
-    pub(super) fn new(keeper: Keeper, queues: Queues) -> Self {
-        Self { keeper, queues, deferred: VecDeque::new(), strays: VecDeque::new() }
+    pub(super) fn new(first: Keeper, queues: Queues, crowd: Arc<Crowd>) -> Self {
+        Self {
+            queues,
+            crowd,
+            pace: Pace::default(),
+            pens: Pens::new(first),
+            under_way: FuturesUnordered::new(),
+            batches: Vec::new(),
+            departed: monotonic(),
+            busy: DigestSet::default(),
+            deferred: VecDeque::new(),
+            blocked: 0,
+            strays: VecDeque::new(),
+        }
     }
 
     /// Writes until `stop`, and then what still waits.
-    pub(super) async fn run(mut self, stop: tokio_util::sync::CancellationToken) {
+    pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut down = false;
         loop {
             if stop.is_cancelled() {
                 self.queues.close();
             }
-            if !self.keeper.connected() {
+            let ended = self.batches.is_empty() && self.queues.ended() && self.deferred.is_empty();
+            // Of strays that the database refuses, the leases will lapse.
+            if ended && (self.strays.is_empty() || !self.pens.ready()) {
+                return;
+            }
+            if self.batches.is_empty() && !self.pens.ready() {
                 let alive = if down { self.probe(&stop).await } else { self.reconnect().await };
                 if down == alive {
                     tracing::warn!(
@@ -85,42 +108,66 @@ impl Writer {
                     );
                 }
                 down = !alive;
-                if down {
-                    if self.queues.ended() {
-                        return;
+                continue;
+            }
+            match self.wake(&stop).await {
+                Wake::Depart => {
+                    for _ in 0..YIELDS {
+                        tokio::task::yield_now().await;
                     }
-                    continue;
+                    self.depart();
                 }
-            }
-            if self.deferred.is_empty() && self.strays.is_empty() {
-                let next = tokio::select! {
-                    next = timeout(IDLE_MAX, self.queues.next()) => next,
-                    () = stop.cancelled(), if !stop.is_cancelled() => continue,
-                };
-                match next {
-                    Ok(Some(write)) => self.deferred.push_back(write),
-                    Ok(None) => return,
-                    Err(_idle) => {
-                        self.sign_of_life().await;
-                        continue;
-                    }
-                }
-            }
-            for _ in 0..YIELDS {
-                tokio::task::yield_now().await;
-            }
-            let batch = self.take();
-            self.write(batch).await;
-            if self.queues.ended() && self.deferred.is_empty() && !self.keeper.connected() {
-                // Only strays are left, and the database refuses them: their leases will lapse.
-                return;
+                Wake::Arrival(Arrival::Batch(landed)) => self.land(landed),
+                Wake::Arrival(Arrival::Pen(pen)) => self.pens.grown(pen),
+                Wake::Idle => self.sign_of_life().await,
+                Wake::Look => {}
             }
         }
     }
 
+    async fn wake(&mut self, stop: &CancellationToken) -> Wake {
+        let waiting = self.waiting();
+        let due_in = self.pace.apart().map(|apart| apart.saturating_sub(self.departed.elapsed()));
+        let largest = self.batches.iter().copied().max().unwrap_or_default();
+        self.crowd.beside(largest, due_in == Some(Duration::ZERO));
+        let worth_it = self.batches.is_empty() || self.crowd.is_enough(waiting);
+        let ready = self.pens.ready() && self.blocked < BATCH_ROWS_MAX;
+        if ready && worth_it && waiting > 0 {
+            return Wake::Depart;
+        }
+        if !self.pens.ready() && worth_it && self.pens.can_grow() {
+            self.under_way.push(self.pens.grow().map(Arrival::Pen).boxed());
+        }
+        let could = self.blocked < BATCH_ROWS_MAX && (ready || self.pens.can_grow());
+        tokio::select! {
+            biased;
+            Some(arrival) = self.under_way.next() => Wake::Arrival(arrival),
+            next = timeout(IDLE_MAX, self.queues.next()), if ready && worth_it && !self.queues.ended() => {
+                match next {
+                    Ok(Some(write)) => {
+                        self.deferred.push_back(write);
+                        Wake::Depart
+                    }
+                    Ok(None) => Wake::Look,
+                    Err(_idle) => Wake::Idle,
+                }
+            }
+            () = self.crowd.told(), if could && !worth_it => Wake::Look,
+            () = sleep(due_in.unwrap_or_default()),
+                if could && !worth_it && due_in.is_some_and(|due_in| !due_in.is_zero()) => Wake::Look,
+            () = stop.cancelled(), if !self.queues.closed() => Wake::Look,
+        }
+    }
+
+    /// Writes that a batch could take now.
+    fn waiting(&self) -> usize {
+        let strays = if self.batches.is_empty() { self.strays.len() } else { 0 };
+        self.queues.len() + self.deferred.len() - self.blocked + strays
+    }
+
     /// The first try after a loss: what waits, waits for it.
     async fn reconnect(&mut self) -> bool {
-        match self.keeper.connect().await {
+        match self.pens.lead().connect().await {
             Ok(()) => true,
             Err(trouble) => {
                 tracing::warn!(error = %chain(&trouble), "the durable store cannot be reached");
@@ -132,7 +179,7 @@ impl Writer {
     }
 
     /// One try while the database is known to be down: what comes meanwhile is refused at once.
-    async fn probe(&mut self, stop: &tokio_util::sync::CancellationToken) -> bool {
+    async fn probe(&mut self, stop: &CancellationToken) -> bool {
         let down = || DurableError::from(Trouble::Down(PROBE_EVERY));
         self.refuse_all(&down());
         let attempt = async {
@@ -140,7 +187,7 @@ impl Writer {
                 () = sleep(PROBE_EVERY) => {}
                 () = stop.cancelled() => {}
             }
-            self.keeper.connect().await.is_ok()
+            self.pens.lead().connect().await.is_ok()
         };
         tokio::pin!(attempt);
         loop {
@@ -155,18 +202,44 @@ impl Writer {
     }
 
     async fn sign_of_life(&mut self) {
-        if let Err(failure) = self.keeper.answer(&Ask::Ping).await {
+        self.pens.shrink();
+        if !self.batches.is_empty() {
+            return;
+        }
+        if let Err(failure) = self.pens.lead().answer(&Ask::Ping).await {
             let trouble = failure.trouble();
             tracing::warn!(error = %chain(&trouble), "the durable store gave no sign of life");
         }
     }
 
-    /// The next batch's writes: whole requests, no event twice, and no event before an earlier write on it.
+    /// Sends the next batch on its way, if any write can be in it.
+    fn depart(&mut self) {
+        let writes = self.take();
+        let mut strays = Vec::new();
+        for ask in self.strays.drain(..).collect::<Vec<_>>() {
+            if strays.len() < BATCH_ROWS_MAX && self.busy.insert(ask.digest) {
+                strays.push(ask);
+            } else {
+                self.strays.push_back(ask);
+            }
+        }
+        if writes.is_empty() && strays.is_empty() {
+            return;
+        }
+        let pen = self.pens.take().expect("a batch leaves only where a pen is ready");
+        self.batches.push(writes.len());
+        self.departed = monotonic();
+        self.under_way
+            .push(Flight { pen, writes, strays, departed: self.departed }.fly().map(Arrival::Batch).boxed());
+    }
+
+    /// The next batch's writes: whole requests, no event twice, none of a batch under way, and none before an earlier
+    /// write on it.
     fn take(&mut self) -> Vec<Write> {
-        let mut taken = Taken::default();
+        let mut taken = Taken::new(&mut self.busy);
         let mut put_off = VecDeque::new();
         let now = monotonic();
-        let patience = self.keeper.timeout();
+        let patience = self.pens.timeout();
         let mut waiting = std::mem::take(&mut self.deferred);
         loop {
             let next = waiting.pop_front().or_else(|| {
@@ -179,49 +252,40 @@ impl Writer {
                 put_off.push_back(write);
             }
         }
+        self.blocked = taken.blocked;
         self.deferred = put_off;
         taken.writes
     }
 
-    /// Commits one batch and answers its callers.
-    async fn write(&mut self, writes: Vec<Write>) {
-        let taken: HashSet<Digest> = writes.iter().flat_map(Write::digests).collect();
-        let (later, strays): (Vec<SettleAsk>, Vec<SettleAsk>) = self
-            .strays
-            .drain(..self.strays.len().min(BATCH_ROWS_MAX))
-            .partition(|ask| taken.contains(&ask.digest));
-        self.strays.extend(later);
-        let mut batch = batch_of(&writes);
-        batch.settles.extend(&strays);
-        batch.sort();
-        let committed = self.keeper.commit(&batch).await;
-        // Not lost with the batch; but refused alone, for what they are, they would go round for ever.
-        let for_what_they_are = matches!(&committed, Err(Failure::Apart(_))) && writes.is_empty();
-        if committed.is_err() && !for_what_they_are {
-            self.strays.extend(strays);
+    /// Answers a batch's callers.
+    fn land(&mut self, landed: Landed) {
+        let writes = landed.parts.iter().map(|(writes, _)| writes.len()).sum::<usize>();
+        let batch = self.batches.iter().position(|batch| *batch == writes).expect("it was under way");
+        self.batches.swap_remove(batch);
+        self.pace.took(landed.departed.elapsed());
+        self.blocked = 0;
+        self.pens.put_back(landed.pen);
+        for ask in &landed.strays {
+            self.busy.remove(&ask.digest);
         }
-        match committed {
-            Ok(outcome) => {
-                let mut post = Post::default();
-                for write in writes {
-                    self.answer(write, &outcome, &mut post);
-                }
-                post.send();
+        if landed.strayed {
+            self.strays.extend(landed.strays);
+        }
+        let mut post = Post::default();
+        for (writes, committed) in landed.parts {
+            for digest in writes.iter().flat_map(Write::digests) {
+                self.busy.remove(&digest);
             }
-            Err(Failure::Apart(_)) if writes.len() > 1 => {
-                for write in writes {
-                    Box::pin(self.write(vec![write])).await;
+            match committed {
+                Ok(outcome) => {
+                    for write in writes {
+                        self.answer(write, &outcome, &mut post);
+                    }
                 }
-            }
-            Err(Failure::Apart(error)) => self.fail(writes, Trouble::Refused(error)),
-            Err(Failure::Trouble(trouble)) => {
-                if writes.is_empty() {
-                    // Nobody waits for strays: a database that refuses them isn't to be asked again at once.
-                    sleep(PROBE_EVERY).await;
-                }
-                self.fail(writes, trouble);
+                Err(trouble) => self.fail(writes, trouble),
             }
         }
+        post.send();
     }
 
     fn fail(&mut self, writes: Vec<Write>, trouble: Trouble) {
@@ -244,13 +308,12 @@ impl Writer {
                 if let Some(seen) = seen {
                     return post.add(write.mailbox.as_ref(), Answer::Claims(caller, seen));
                 }
-                let write = Write { asks: Asks::Claims(asks, caller), rounds: write.rounds + 1, ..write };
-                if write.rounds < ROUNDS_MAX {
-                    self.deferred.push_back(write);
-                } else {
-                    self.stray(&write);
-                    write.refuse(&Trouble::Contended.into());
+                let again = Write { asks: Asks::Claims(asks, caller), rounds: write.rounds + 1, ..write };
+                if again.rounds < ROUNDS_MAX {
+                    return self.deferred.push_back(again);
                 }
+                self.stray(&again);
+                again.refuse(&Trouble::Contended.into());
             }
         }
     }
@@ -272,121 +335,4 @@ impl Writer {
             write.refuse(error);
         }
     }
-}
-
-impl Queues {
-    async fn next(&mut self) -> Option<Write> {
-        tokio::select! {
-            biased;
-            Some(write) = self.settles.recv() => Some(write),
-            Some(write) = self.claims.recv() => Some(write),
-            else => None,
-        }
-    }
-
-    fn try_next(&mut self) -> Option<Write> {
-        self.settles.try_recv().or_else(|_| self.claims.try_recv()).ok()
-    }
-
-    fn close(&mut self) {
-        self.settles.close();
-        self.claims.close();
-    }
-
-    fn ended(&self) -> bool {
-        self.claims.is_closed()
-            && self.settles.is_closed()
-            && self.claims.is_empty()
-            && self.settles.is_empty()
-    }
-}
-
-impl Write {
-    fn digests(&self) -> impl Iterator<Item = Digest> {
-        let (claims, settles) = match &self.asks {
-            Asks::Claims(asks, _) => (asks.as_slice(), [].as_slice()),
-            Asks::Settles(asks, _) => ([].as_slice(), asks.as_slice()),
-        };
-        claims.iter().map(|ask| ask.key.digest()).chain(settles.iter().map(|ask| ask.digest))
-    }
-
-    fn rows(&self) -> usize {
-        match &self.asks {
-            Asks::Claims(asks, _) => asks.len(),
-            Asks::Settles(asks, _) => asks.len(),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match &self.asks {
-            Asks::Claims(asks, _) => asks
-                .iter()
-                .map(|ask| {
-                    ask.key.text().len() + ask.payload.as_ref().map_or(0, |payload| payload.request.len())
-                })
-                .sum(),
-            Asks::Settles(asks, _) => asks
-                .iter()
-                .map(|ask| match &ask.end {
-                    End::Commit(receipt) => receipt.body.as_ref().map_or(64, |body| 64 + body.len()),
-                    End::Release | End::Hold => 0,
-                })
-                .sum(),
-        }
-    }
-
-    /// Claims only: a settlement is worth its wait.
-    fn waited_too_long(&self, now: Instant, patience: Duration) -> bool {
-        matches!(self.asks, Asks::Claims(..))
-            && self.rounds == 0
-            && now.saturating_duration_since(self.since) > patience
-    }
-
-    fn refuse(self, error: &DurableError) {
-        match self.asks {
-            Asks::Claims(_, answer) => drop(answer.send(Err(error.clone()))),
-            Asks::Settles(_, answer) => drop(answer.send(Err(error.clone()))),
-        }
-    }
-}
-
-/// A batch that fills.
-#[derive(Default)]
-struct Taken {
-    writes: Vec<Write>,
-    digests: HashSet<Digest>,
-    rows: usize,
-    bytes: usize,
-}
-
-impl Taken {
-    fn has_room(&self) -> bool {
-        self.rows < BATCH_ROWS_MAX && self.bytes < BATCH_BYTES_MAX
-    }
-
-    /// Takes the write in, or gives it back where it has to wait. Its events count as taken either way: what
-    /// comes after it on one of them waits too.
-    fn put(&mut self, write: Write) -> Option<Write> {
-        let (rows, bytes) = (self.rows + write.rows(), self.bytes + write.bytes());
-        let fits = self.writes.is_empty() || (rows <= BATCH_ROWS_MAX && bytes <= BATCH_BYTES_MAX);
-        let free = write.digests().all(|digest| !self.digests.contains(&digest));
-        self.digests.extend(write.digests());
-        if !(fits && free) {
-            return Some(write);
-        }
-        (self.rows, self.bytes) = (rows, bytes);
-        self.writes.push(write);
-        None
-    }
-}
-
-fn batch_of(writes: &[Write]) -> Batch<'_> {
-    let mut batch = Batch::default();
-    for write in writes {
-        match &write.asks {
-            Asks::Claims(asks, _) => batch.claims.extend(asks),
-            Asks::Settles(asks, _) => batch.settles.extend(asks),
-        }
-    }
-    batch
 }

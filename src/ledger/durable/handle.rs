@@ -11,10 +11,12 @@ use tokio_util::task::TaskTracker;
 
 use super::desk::{Ask, HotOnly, Reply};
 use super::error::{DurableError, Trouble, chain};
-use super::group_commit::{Asks, Queues, Write, Writer};
+use super::group_commit::Writer;
 use super::lane::{Job, Lane};
 use super::mailbox::Mailbox;
+use super::pace::Crowd;
 use super::store::{Keeper, Store};
+use super::write::{Asks, Queues, Write};
 use super::{Action, ClaimAsk, Override, Record, Seen, SettleAsk, Settled, State, Swept};
 use crate::clock::monotonic;
 use crate::config;
@@ -30,6 +32,7 @@ pub struct Durable {
     settles: mpsc::Sender<Write>,
     reads: mpsc::Sender<Job>,
     chores: mpsc::Sender<Job>,
+    crowd: Arc<Crowd>,
     mailbox: Option<Mailbox>,
     up: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -61,7 +64,9 @@ impl Durable {
         let (chores, chore_queue) = mpsc::channel(WAITING_ASKS_MAX);
         let stop = CancellationToken::new();
         let ended: Arc<[CancellationToken; 3]> = Arc::default();
-        let writer = Writer::new(first, Queues { claims: claim_queue, settles: settle_queue });
+        let crowd: Arc<Crowd> = Arc::default();
+        let queues = Queues { claims: claim_queue, settles: settle_queue };
+        let writer = Writer::new(first, queues, Arc::clone(&crowd));
         let reader = Lane::new(Keeper::new(Arc::clone(&store), Arc::default()), read_queue);
         let keeper = Lane::new(Keeper::new(store, Arc::default()), chore_queue);
         let guards = ended.each_ref().map(|ended| ended.clone().drop_guard());
@@ -78,7 +83,7 @@ impl Durable {
                 drop(lane_ended);
             });
         }
-        Ok(Self { claims, settles, reads, chores, mailbox: None, up, stop, ended })
+        Ok(Self { claims, settles, reads, chores, crowd, mailbox: None, up, stop, ended })
     }
 
     /// A handle for the calling thread's runtime, which is woken once for a batch's answers. Its task ends with
@@ -90,8 +95,11 @@ impl Durable {
     /// Claims all these events in one transaction; answers in their order. An event that is asked for twice is
     /// claimed by its first ask.
     pub async fn claim(&self, asks: Vec<ClaimAsk>) -> Result<Vec<Seen>, DurableError> {
-        if asks.is_empty() {
-            return Ok(Vec::new());
+        if asks.len() < 2 {
+            if asks.is_empty() {
+                return Ok(Vec::new());
+            }
+            return self.write(&self.claims, |answer| Asks::Claims(asks, answer)).await;
         }
         let order: Vec<Digest> = asks.iter().map(|ask| ask.key.digest()).collect();
         let mut leases = HashMap::with_capacity(asks.len());
@@ -243,6 +251,7 @@ impl Durable {
         let write =
             Write { asks: asks(answer), since: monotonic(), mailbox: self.mailbox.clone(), rounds: 0 };
         queue.try_send(write).map_err(refusal)?;
+        self.crowd.tell(self.waiting());
         answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
     }
 

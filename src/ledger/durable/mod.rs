@@ -4,15 +4,20 @@
 mod batch;
 mod desk;
 mod error;
+mod flight;
 mod group_commit;
 mod handle;
 mod lane;
 mod mailbox;
+mod pace;
+mod pens;
 mod postgres;
 mod receipt;
 mod row;
 mod sqlite;
 mod store;
+mod taken;
+mod write;
 
 use std::sync::Arc;
 use std::time::Duration;

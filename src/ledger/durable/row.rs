@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{ClaimAsk, End, Override, Record, Seen, SettleAsk, State, receipt};
+use super::{End, Override, Record, Seen, SettleAsk, State, receipt};
 use crate::clock::UnixMillis;
 use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
@@ -22,21 +22,6 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The row that a claim has just written where there was none.
-    pub(super) fn fresh(ask: &ClaimAsk, now: i64) -> Self {
-        Self {
-            digest: ask.key.digest(),
-            state: State::Processing,
-            fence: ask.fence,
-            attempts: 1,
-            first_claimed: now,
-            lease_until: now.saturating_add(span(ask.lease)),
-            expires: now.saturating_add(span(ask.durable_ttl)),
-            fingerprint: ask.fingerprint,
-            receipt: None,
-        }
-    }
-
     /// What this row says to a claim that the database has just written into it.
     pub(super) fn won(self, now: i64) -> Seen {
         match self.state {

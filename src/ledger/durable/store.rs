@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::{Batch, Outcome};
 use super::desk::{Ask, Reply};
-use super::error::{Mend, Trouble, Unfit};
+use super::error::{Mend, Trouble, Unfit, chain};
 use super::postgres::{self, Postgres};
 use super::sqlite::{self, Sqlite};
 use crate::config;
@@ -35,6 +35,15 @@ impl Store {
         match self {
             Self::Postgres(postgres) => postgres.timeout,
             Self::Sqlite(_) => sqlite::TIMEOUT,
+        }
+    }
+
+    /// How many batches may be under way at once, each on a connection of its own.
+    fn batches_max(&self) -> usize {
+        match self {
+            Self::Postgres(_) => postgres::BATCHES_MAX,
+            // It has one writer at a time.
+            Self::Sqlite(_) => 1,
         }
     }
 
@@ -113,6 +122,15 @@ impl Keeper {
         Self { store, connection: None, up }
     }
 
+    /// Another connection to the same database, not connected yet.
+    pub(super) fn another(&self) -> Self {
+        Self::new(Arc::clone(&self.store), Arc::clone(&self.up))
+    }
+
+    pub(super) fn batches_max(&self) -> usize {
+        self.store.batches_max()
+    }
+
     pub(super) fn connected(&self) -> bool {
         self.connection.is_some()
     }
@@ -126,9 +144,7 @@ impl Keeper {
         if self.connection.is_some() {
             return Ok(());
         }
-        let timeout = self.timeout();
-        let attempt = tokio::time::timeout(timeout, self.store.connect()).await;
-        match attempt.unwrap_or(Err(Trouble::Slow(timeout))) {
+        match self.reach().await {
             Ok(connection) => {
                 self.connection = Some(connection);
                 self.up.store(true, Ordering::Relaxed);
@@ -139,6 +155,20 @@ impl Keeper {
                 Err(trouble)
             }
         }
+    }
+
+    /// Connects, or does not: the database may have none to spare, and is up all the same.
+    pub(super) async fn connect_spare(&mut self) {
+        match self.reach().await {
+            Ok(connection) => self.connection = Some(connection),
+            Err(trouble) => tracing::debug!(error = %chain(&trouble), "no further connection was had"),
+        }
+    }
+
+    async fn reach(&self) -> Result<Connection, Trouble> {
+        let timeout = self.timeout();
+        let attempt = tokio::time::timeout(timeout, self.store.connect()).await;
+        attempt.unwrap_or(Err(Trouble::Slow(timeout)))
     }
 
     pub(super) async fn commit(&mut self, batch: &Batch<'_>) -> Result<Outcome, Failure> {

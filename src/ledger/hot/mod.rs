@@ -196,7 +196,7 @@ impl Hot {
         }
     }
 
-    /// Drops whatever is known of a key, and for a short while what lands of it late.
+    /// Drops whatever is known of a key, and for a short while what lands of it late; tells every node.
     pub async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         match self {
             Self::Memory(memory) => {
@@ -204,6 +204,24 @@ impl Hot {
                 Ok(())
             }
             Self::Redis(redis) => redis.bounded(redis.forget(key)).await,
+        }
+    }
+
+    /// How long nodes may answer copies from what they remember themselves; zero for a store in the process, which is
+    /// as near.
+    pub fn near_ttl(&self) -> Duration {
+        match self {
+            Self::Memory(_) => Duration::ZERO,
+            Self::Redis(redis) => redis.near_ttl(),
+        }
+    }
+
+    /// A number for the present unbroken hearing of what other nodes tell, in which nothing was missed; `None` while
+    /// there is none.
+    pub fn hearing(&self) -> Option<u64> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(redis) => redis.hearing(),
         }
     }
 

@@ -56,16 +56,7 @@ fn within(url: &str, timeout: Duration) -> config::Durable {
 }
 
 fn limits(waiting_writes_max: usize) -> config::Limits {
-    config::Limits {
-        connections_max: 100,
-        header_timeout: MINUTE,
-        header_bytes_max: 1 << 16,
-        body_timeout: MINUTE,
-        idle_timeout: MINUTE,
-        connect_timeout: MINUTE,
-        answer_bytes_max: 1 << 20,
-        waiting_writes_max,
-    }
+    config::Limits { waiting_writes_max, ..config::Limits::default() }
 }
 
 async fn open(config: &config::Durable) -> Durable {

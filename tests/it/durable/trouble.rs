@@ -304,6 +304,48 @@ async fn a_row_that_the_database_cannot_store_fails_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slow_database_commits_one_batch_others_leave_and_the_counts_are_exact() {
+    let postgres = Postgres::start();
+    let store = open(&at(&postgres.url())).await;
+    postgres.sql(
+        "create function linger() returns trigger language plpgsql as
+            $$ begin perform pg_sleep(0.005); return null; end $$;
+         create trigger linger after insert or update on umavez_event
+            for each statement execute function linger()",
+    );
+    let effects = Arc::new(Mutex::new(HashMap::new()));
+    let seen = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..40)
+        .map(|client| {
+            let (store, effects, seen) = (store.clone(), Arc::clone(&effects), Arc::clone(&seen));
+            tokio::spawn(async move {
+                for n in 0.. {
+                    // Half of them are repeats of another client's.
+                    deliver_on_a_long_lease(&store, &format!("event:{}:{n}", client / 2), &effects).await;
+                    if seen.load(Ordering::SeqCst) {
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    let begun = umavez::clock::monotonic();
+    while postgres.sql(
+        "select count(*) > 1 from pg_stat_activity where state = 'active' and query ~ '^-- umavez: (claims|settl|batch)'",
+    ) != "t"
+    {
+        assert!(begun.elapsed() < MINUTE, "one batch always waits for the other");
+    }
+    seen.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.unwrap();
+    }
+    let effects = effects.lock().unwrap();
+    assert!(effects.values().all(|count| *count == 1));
+    assert_eq!(postgres.sql("select count(*) from umavez_event where state = 1"), effects.len().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settlement_writes_no_index_entry() {
     let postgres = Postgres::start();
     let store = open(&at(&postgres.url())).await;

@@ -83,6 +83,7 @@ async fn server_node(stores: &Stores) -> Node {
         url: over(&stores.redis_url(), &hot_wire),
         prefix: "dedup".to_owned(),
         timeout: Duration::from_millis(300),
+        near_ttl: Duration::ZERO,
     });
     let tracker = TaskTracker::new();
     let durable = Durable::open(&durable, &limits(), &tracker).await.unwrap();
@@ -149,15 +150,5 @@ impl Node {
 }
 
 fn limits() -> config::Limits {
-    let minute = Duration::from_secs(60);
-    config::Limits {
-        connections_max: 100,
-        header_timeout: minute,
-        header_bytes_max: 1 << 16,
-        body_timeout: minute,
-        idle_timeout: minute,
-        connect_timeout: minute,
-        answer_bytes_max: 1 << 20,
-        waiting_writes_max: 1000,
-    }
+    config::Limits { waiting_writes_max: 1000, ..config::Limits::default() }
 }

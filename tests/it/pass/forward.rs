@@ -7,13 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use umavez::config::Target;
-use umavez::tls::AppTls;
 use umavez::upstream::{Outcome, Upstream, UpstreamError};
 
 use super::wire::{App, Gateway, PATIENCE, limits, target};
 
 fn upstream() -> Upstream {
-    Upstream::new(&limits(), Arc::new(AppTls::new()))
+    Upstream::new(&limits(), Arc::default())
 }
 
 fn request(method: &str) -> Request<Bytes> {

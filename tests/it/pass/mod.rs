@@ -1,5 +1,6 @@
 //! The proxy's own parts on real sockets: what reaches the app, what comes back, and what is refused.
 
+pub(crate) mod edges;
 mod forward;
 mod listener;
 mod wire;

@@ -16,7 +16,7 @@ use umavez::config::{Limits, Target};
 use umavez::flow::body;
 use umavez::flow::pass::{self, Tunnels};
 use umavez::listen::{Handler, Listening, Peer, Slots, reuse_port_listeners, serve};
-use umavez::tls::{AppTls, ListenerTls};
+use umavez::tls::ListenerTls;
 use umavez::upstream::headers::Caller;
 use umavez::upstream::{Body, Upstream};
 
@@ -42,6 +42,8 @@ pub(crate) fn target(address: SocketAddr) -> Target {
         authority: address.to_string().parse().unwrap(),
         prefix: String::new(),
         http2: false,
+        files: None,
+        server_name: None,
     }
 }
 
@@ -305,7 +307,7 @@ impl Gateway {
         let address = socket.local_addr().unwrap();
         let (shutdown, tracker) = (CancellationToken::new(), TaskTracker::new());
         let front = Front {
-            upstream: Arc::new(Upstream::new(&limits, Arc::new(AppTls::new()))),
+            upstream: Arc::new(Upstream::new(&limits, Arc::default())),
             target,
             tunnels: Tunnels { tracker: tracker.clone(), shutdown: shutdown.clone() },
             treatment,

@@ -1,5 +1,6 @@
 //! What the stories stand on: the real gateway, a sender, a scripted app, wires that break, and real stores.
 
+mod collector;
 pub(crate) mod fixtures;
 mod gateway;
 mod h2;
@@ -16,7 +17,8 @@ mod wire;
 
 use std::time::Duration;
 
-pub(crate) use gateway::Gateway;
+pub(crate) use collector::{Collector, Span};
+pub(crate) use gateway::{Gateway, Setup};
 pub(crate) use h2::send as send_h2;
 pub(crate) use load::{Books, Load, deliver, forwards};
 pub(crate) use metrics::Metrics;
@@ -26,7 +28,7 @@ pub(crate) use sender::{
     Answer, Connection, Delivery, hub_sha1, hub_sha256, send, send_all, send_until_success, stripe_v1,
     try_send, unix_seconds,
 };
-pub(crate) use stores::{Pair, Stores, durable_toml, hot_toml, on_every_store};
+pub(crate) use stores::{Pair, Stores, durable_toml, hot_toml, near, on_every_store, on_stores};
 pub(crate) use upstream::{Gate, Reply, Upstream};
 pub(crate) use wire::{Line, Wire};
 

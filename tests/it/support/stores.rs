@@ -30,32 +30,30 @@ impl Pair {
 /// Instantiates stories once for each pair of stores: `async fn story(pair: Pair)`.
 macro_rules! on_every_store {
     ($($story:ident),+ $(,)?) => { $(
-        mod $story {
-            use crate::support::Pair;
-
-            #[tokio::test]
-            async fn embedded() {
-                super::$story(Pair::Embedded).await;
-            }
-
-            #[tokio::test]
-            async fn memory_postgres() {
-                super::$story(Pair::MemoryPostgres).await;
-            }
-
-            #[tokio::test]
-            async fn redis_sqlite() {
-                super::$story(Pair::RedisSqlite).await;
-            }
-
-            #[tokio::test]
-            async fn redis_postgres() {
-                super::$story(Pair::RedisPostgres).await;
-            }
+        $crate::support::on_stores! {
+            $story: embedded Embedded, memory_postgres MemoryPostgres, redis_sqlite RedisSqlite,
+            redis_postgres RedisPostgres
         }
     )+ };
 }
 pub(crate) use on_every_store;
+
+/// Instantiates a story on some of them, each under a name.
+macro_rules! on_stores {
+    ($story:ident: $($name:ident $pair:ident),+) => {
+        mod $story {
+            use crate::support::Pair;
+
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$story(Pair::$pair).await;
+                }
+            )+
+        }
+    };
+}
+pub(crate) use on_stores;
 
 /// The stores of one story, and the configuration that names them.
 pub(crate) struct Stores {
@@ -143,11 +141,24 @@ impl Stores {
         let durable = self.postgres.as_ref().map(|_| durable_toml(&self.postgres_url())).unwrap_or_default();
         format!("{hot}{durable}")
     }
+
+    /// The same, with nodes that answer copies from what they remember themselves, as they do unless told otherwise.
+    pub(crate) fn near_toml(&self) -> String {
+        near(&self.toml())
+    }
+}
+
+/// What a story says of the stores would else go unseen: nodes would answer without them.
+const NOT_NEAR: &str = "near_ttl = \"0s\"\n";
+
+/// These tables for nodes that do.
+pub(crate) fn near(toml: &str) -> String {
+    toml.replace(NOT_NEAR, "")
 }
 
 /// A `[hot]` table for tests: a busy machine's Redis may take longer than the default patience.
 pub(crate) fn hot_toml(url: &str) -> String {
-    format!("[hot]\nurl = \"{url}\"\ntimeout = \"500ms\"\n")
+    format!("[hot]\nurl = \"{url}\"\ntimeout = \"500ms\"\n{NOT_NEAR}")
 }
 
 pub(crate) fn durable_toml(url: &str) -> String {

@@ -1,6 +1,7 @@
 //! An app behind `https://`: HTTP/1.1 or HTTP/2 as agreed; it tells what it was asked and how.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -30,6 +31,7 @@ pub(crate) struct Asked {
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
+    connections: Arc<AtomicUsize>,
     acceptor: Arc<Mutex<TlsAcceptor>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -47,13 +49,24 @@ impl App {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (asked, acceptor) = (Arc::default(), Arc::new(Mutex::new(acceptor)));
-        let task = tokio::spawn(accept(listener, Arc::clone(&acceptor), Arc::clone(&asked)));
-        Self { address, asked, acceptor, task }
+        let connections = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(accept(
+            listener,
+            Arc::clone(&acceptor),
+            Arc::clone(&asked),
+            Arc::clone(&connections),
+        ));
+        Self { address, asked, connections, acceptor, task }
     }
 
     /// Shows another certificate from now on.
     pub(crate) fn show(&self, issued: &Issued) {
         *self.acceptor.lock().unwrap() = acceptor(issued, &[b"h2", b"http/1.1"], None);
+    }
+
+    /// How many were accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -85,12 +98,18 @@ fn acceptor(issued: &Issued, protocols: &[&[u8]], clients: Option<&Authority>) -
     Arc::new(config).into()
 }
 
-async fn accept(listener: TcpListener, acceptor: Arc<Mutex<TlsAcceptor>>, asked: Arc<Mutex<Vec<Asked>>>) {
-    let mut connections = tokio::task::JoinSet::new();
+async fn accept(
+    listener: TcpListener,
+    acceptor: Arc<Mutex<TlsAcceptor>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    connections: Arc<AtomicUsize>,
+) {
+    let mut tasks = tokio::task::JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
+        connections.fetch_add(1, Ordering::SeqCst);
         let acceptor = acceptor.lock().unwrap().clone();
-        connections.spawn(serve(stream, acceptor, Arc::clone(&asked)));
+        tasks.spawn(serve(stream, acceptor, Arc::clone(&asked)));
     }
 }
 

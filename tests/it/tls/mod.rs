@@ -1,7 +1,7 @@
 //! TLS on real sockets: what senders are shown, what they may show, what is replaced while they send, and apps behind
 //! `https://`. Every certificate is made by the story.
 
-mod app;
+pub(crate) mod app;
 pub(crate) mod caller;
 mod clients;
 pub(crate) mod pki;

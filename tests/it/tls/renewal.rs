@@ -38,6 +38,7 @@ fn traffic(caller: Caller, gateway: &Gateway, stop: &Arc<AtomicBool>) -> tokio::
 
 #[tokio::test]
 async fn a_renewed_certificate_is_taken_under_traffic_and_a_broken_one_is_not() {
+    // PRX-15: a renewed certificate was not picked up, and the endpoint died on its expiry day.
     let (authority, folder) = (Authority::new(), Folder::new());
     let app = Upstream::answering(200, "").await;
     let old = authority.issue_until(&["hooks.example"], unix_seconds() + 20 * 86_400);

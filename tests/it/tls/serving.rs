@@ -61,6 +61,31 @@ async fn what_passes_through_is_https_too_and_a_large_body_comes_whole() {
 }
 
 #[tokio::test]
+async fn raw_requests_are_read_the_same_way_inside_tls() {
+    // What the plain listener refuses or puts right was held there only.
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let app = Upstream::answering(200, "ok").await;
+    let gateway = gateway(&app, &authority, &folder, "").await;
+    let caller = Caller::trusting(&authority, "hooks.example").offering(&[HTTP_1]);
+    for (bytes, status, line) in crate::pass::edges::EDGES {
+        let before = app.received();
+        let mut stream = caller.connect(gateway.address()).await.unwrap();
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+            let read = crate::support::within("an answer", stream.read_buf(&mut head)).await.unwrap();
+            assert!(read > 0, "no answer to {bytes:?}");
+        }
+        assert!(head.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{bytes:?}");
+        match line {
+            Some(line) => assert_eq!(format!("{} {} HTTP/1.1", app.last().method, app.last().target), *line),
+            None => assert_eq!(app.received(), before, "{bytes:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_signature_over_the_public_url_is_good_here_and_at_the_app() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let app = Upstream::answering(200, "").await;

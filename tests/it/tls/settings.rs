@@ -193,3 +193,34 @@ fn a_certificate_near_its_end_is_warned_of_and_serves() {
         }
     }
 }
+
+#[test]
+fn an_app_of_a_routes_own_is_checked_at_its_place() {
+    // What a route's own app can't be reached with has to be told before the first event, as for `[upstream]`.
+    let (authority, folder) = (Authority::new(), Folder::new());
+    folder.put("ca.pem", &authority.pem);
+    let route = |upstream: &str| ROUTE.replace("\"http://127.0.0.1:1\"", upstream);
+    for (upstream, field, what) in [
+        ("{ ca = \"ca.pem\" }", "upstream.url", "is missing; write { url ="),
+        ("{ url = \"https://a\", roots = \"x\" }", "upstream.roots", "unknown field"),
+        ("{ url = \"https://a\", ca = \"none.pem\" }", "upstream.ca", "cannot be read"),
+        (
+            "{ url = \"http://a\", ca = \"ca.pem\" }",
+            "upstream.ca",
+            "is not used: the app is reached without TLS",
+        ),
+        ("{ url = \"https://a\", server_name = \"a b\" }", "upstream.server_name", "is no name of a server"),
+        ("{ url = \"ftp://a\" }", "upstream.url", "unknown scheme"),
+    ] {
+        let errors = parse(folder.path(), &route(upstream)).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            errors.contains(&format!(": route \"r\".{field}: ")) && errors.contains(what),
+            "{upstream}: {errors}"
+        );
+        assert_eq!(errors.lines().count(), 1, "{upstream}: {errors}");
+    }
+    let right = "{ url = \"https://a\", ca = \"ca.pem\", server_name = \"app.internal\" }";
+    let (config, _) = parse(folder.path(), &route(right)).unwrap();
+    assert_eq!(config.tls.own.len(), 1);
+    assert!(!config.has_encrypted_apps(), "the system's roots are not needed");
+}

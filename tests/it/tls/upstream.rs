@@ -1,10 +1,11 @@
 //! Apps behind `https://`: whom we trust, what we show, and that a failed handshake means "never sent".
 
 use http::Version;
+use tokio::io::AsyncWriteExt as _;
 
 use super::app::App;
 use super::pki::{Authority, Folder, Issued};
-use crate::support::{Delivery, Gateway, ORDERS, eventually, order, unix_seconds};
+use crate::support::{Delivery, Gateway, ORDERS, eventually, order, unix_seconds, within};
 
 /// In front of the app by the name `localhost`, with further lines of `[upstream]`.
 async fn gateway(app: &App, settings: &str) -> Gateway {
@@ -119,4 +120,138 @@ async fn client_certificates(protocols: &[&[u8]]) {
     assert_eq!(gateway.send(&apart).await.status, 502);
     assert_eq!(gateway.metrics().await.value("umavez_certificate_current", &labels), 1.0);
     assert_eq!(app.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_burst_of_first_requests_opens_one_connection_where_the_app_agrees_to_http_2() {
+    // Each request of the burst made a connection of its own, though all but one were left at once.
+    let (authority, folder) = (Authority::new(), Folder::new());
+    for (protocols, shared) in [(&[&b"h2"[..], b"http/1.1"][..], true), (&[b"http/1.1"], false)] {
+        let app = App::showing(&authority.issue(&["localhost"]), protocols).await;
+        let gateway = Gateway::in_front_of_url(&format!("https://localhost:{}", app.address.port()))
+            .table(&trusting(&authority, &folder))
+            .listen("workers = 1")
+            .start()
+            .await;
+        for round in 0..2 {
+            let burst = (0..40).map(|n| gateway.sending(&order(&format!("{round}-{n}"))));
+            for answer in burst.collect::<Vec<_>>() {
+                assert_eq!(answer.await.unwrap().status, 200);
+            }
+        }
+        assert_eq!(app.asked().len(), 80);
+        assert_eq!(app.connections() == 1, shared, "{} connections", app.connections());
+    }
+}
+
+#[tokio::test]
+async fn a_burst_to_an_app_that_is_away_fails_together() {
+    // Those who waited for the one that was connecting tried one after the other, each for the whole timeout.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", silent.local_addr().unwrap());
+    let gateway = Gateway::in_front_of_url(&url)
+        .table("[limits]\nconnect_timeout = \"2s\"")
+        .listen("workers = 1")
+        .start()
+        .await;
+    let burst: Vec<_> = (0..40).map(|n| gateway.sending(&order(&n.to_string()))).collect();
+    // One after the other it would be 80 seconds, which is longer than stories wait.
+    for answer in burst {
+        assert_eq!(within("a failure", answer).await.unwrap().status, 502);
+    }
+    assert_eq!(outcomes(&gateway).await, [0.0, 40.0, 0.0, 40.0]);
+}
+
+#[tokio::test]
+async fn an_app_may_have_roots_a_certificate_and_a_name_of_its_own() {
+    // One `[upstream]` served all apps: two with authorities of their own, or one that must not see the other's client
+    // certificate, could not stand behind one gateway.
+    let folder = Folder::new();
+    let (ours, theirs) = (Authority::new(), Authority::named("a partner's authority"));
+    let protocols = [&b"h2"[..], b"http/1.1"];
+    let shared = App::showing(&ours.issue(&["localhost"]), &protocols).await;
+    let partner = App::requiring(&theirs.issue(&["hooks.partner.example"]), &theirs, &protocols).await;
+    let shown = folder.pair("partner", &theirs.issue(&["gateway"]));
+    let partner_ca = folder.put("partner-ca.pem", &theirs.pem).display().to_string();
+    let port = partner.address.port();
+    let route = |name: &str, more: &str| {
+        format!(
+            "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nkey = [\"$.id\"]\n\
+             upstream = {{ url = \"https://127.0.0.1:{port}\"{more} }}\n"
+        )
+    };
+    let whole = format!(", ca = \"{partner_ca}\", client_certificate = {shown}");
+    let gateway = Gateway::in_front_of_url(&format!("https://localhost:{}", shared.address.port()))
+        .table(&trusting(&ours, &folder))
+        .route(ORDERS)
+        .route(&route("partner", &format!("{whole}, server_name = \"hooks.partner.example\"")))
+        .route(&route("nameless", &whole))
+        .route(&route(
+            "unshown",
+            &format!(", ca = \"{partner_ca}\", server_name = \"hooks.partner.example\""),
+        ))
+        .route(&route("untrusting", ", server_name = \"hooks.partner.example\""))
+        .start()
+        .await;
+    assert_eq!(gateway.send(&order("a")).await.status, 200);
+    for (name, status) in [("partner", 200), ("nameless", 502), ("unshown", 502), ("untrusting", 502)] {
+        let event = Delivery::json(&format!("/{name}"), r#"{"id":"a"}"#);
+        assert_eq!(gateway.send(&event).await.status, status, "{name}");
+    }
+    assert_eq!(partner.asked().len(), 1);
+    assert_eq!(partner.asked()[0].name.as_deref(), Some("hooks.partner.example"));
+    assert_eq!(shared.asked()[0].name.as_deref(), Some("localhost"));
+
+    // Renewed files are taken, and what one no longer names is let go.
+    let file = folder.path().join("partner.pem").display().to_string();
+    let until = [("side", "upstream"), ("file", file.as_str())];
+    let not_after = "umavez_certificate_not_after_timestamp_seconds";
+    let renewed = theirs.issue_until(&["gateway"], unix_seconds() + 1000);
+    folder.pair("partner", &renewed);
+    let seconds = f64::from(u32::try_from(renewed.not_after).unwrap());
+    gateway.until_metric(not_after, &until, seconds).await;
+    gateway.edit(&whole, &format!(", ca = \"{partner_ca}\""));
+    assert_eq!(gateway.reload().await.status, 200, "{}", gateway.logs());
+    assert!(gateway.metrics().await.value(not_after, &until).is_nan());
+}
+
+#[tokio::test]
+async fn the_log_says_why_there_is_no_encrypted_connection() {
+    // A pass-through's line said "the app did not accept a connection" and no more, whatever the reason; a route's ended
+    // in the library's words.
+    let (authority, folder, stranger) = (Authority::new(), Folder::new(), Authority::new());
+    let (good, unknown) = (authority.issue(&["localhost"]), Authority::named("an authority of its own"));
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let not_tls = format!("https://localhost:{}", plain.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = plain.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await.ok();
+        }
+    });
+    let of = async |issued: &Issued, protocols: &[&[u8]]| App::showing(issued, protocols).await;
+    let apps = [
+        (of(&unknown.issue(&["localhost"]), &[]).await, "is from no authority that is trusted here"),
+        (of(&stranger.issue(&["localhost"]), &[]).await, "is not signed by the authority that it names"),
+        (of(&authority.issue_until(&["localhost"], unix_seconds() - 60), &[]).await, "has expired"),
+        (of(&authority.issue(&["other.example"]), &[]).await, "is for another name"),
+        (of(&good, &[b"spdy/3"]).await, "speaks no version of HTTP that is asked of it (ALPN)"),
+        (App::requiring(&good, &authority, &[]).await, "does not take our certificate, or misses one"),
+    ];
+    let urls = apps.iter().map(|(app, why)| (format!("https://localhost:{}", app.address.port()), *why));
+    for (url, why) in urls.chain([(not_tls, "the app does not speak TLS there")]) {
+        let gateway = Gateway::in_front_of_url(&url).table(&trusting(&authority, &folder)).start().await;
+        for delivery in [order("a"), Delivery::new("GET", "/page")] {
+            assert_eq!(gateway.send(&delivery).await.status, 502, "{why}");
+        }
+        // An app that judges our certificate late is heard of as what we wrote comes back, in the library's words.
+        let says = |error: &str| {
+            error.contains(why) || why.starts_with("does not take") && error.contains("CertificateRequired")
+        };
+        eventually(why, async || {
+            let lines = gateway.log_lines();
+            lines.iter().filter(|line| line["error"].as_str().is_some_and(says)).count() == 2
+        })
+        .await;
+    }
 }

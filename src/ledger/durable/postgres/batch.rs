@@ -1,6 +1,6 @@
 //! Claims and settlements of one batch in one round trip.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
@@ -23,35 +23,46 @@ impl Link {
         let outcome = if payloads || self.copies_expected {
             self.decide(batch, payloads).await?
         } else {
-            let mut outcome = self.write_fresh(batch).await?;
-            let seen = |ask: &&ClaimAsk| !outcome.won.contains_key(&ask.key.digest());
-            let claims: Vec<&ClaimAsk> = batch.claims.iter().copied().filter(seen).collect();
-            if !claims.is_empty() {
+            let mut outcome = self.write_new(batch).await?;
+            if !outcome.all_new {
+                let seen = |ask: &&ClaimAsk| !outcome.new.contains(&ask.key.digest());
+                let claims = batch.claims.iter().copied().filter(seen).collect();
                 let copies = self.decide(&Batch { claims, settles: Vec::new() }, false).await?;
-                outcome.now = outcome.now.max(copies.now);
-                outcome.won.extend(copies.won);
-                outcome.met.extend(copies.met);
+                outcome = Outcome { now: copies.now, won: copies.won, met: copies.met, ..outcome };
             }
             outcome
         };
         // The hot store knows nearly all copies, unless it was emptied or is away: then many come here.
-        self.copies_expected = outcome.met.len() * 8 > batch.claims.len();
+        let copy =
+            |ask: &&&ClaimAsk| outcome.met.get(&ask.key.digest()).is_some_and(|row| row.fence != ask.fence);
+        self.copies_expected = batch.claims.iter().filter(copy).count() * 8 > batch.claims.len();
         self.complete(batch, outcome).await
     }
 
     /// Writes what is new, and settles: of the claims, only those are answered that nobody ever made before.
-    async fn write_fresh(&mut self, batch: &Batch<'_>) -> Result<Outcome, sqlx::Error> {
-        let query = bind_settles(bind_claims(self.query(sql::FRESH), &batch.claims), &batch.settles);
-        let mut outcome = Outcome::default();
-        for from in &self.alone(query).await? {
-            outcome.now = from.try_get(0)?;
-            let won: Vec<Uuid> = from.try_get(1)?;
-            let won: HashSet<Uuid> = won.into_iter().collect();
-            let ended: Vec<Uuid> = from.try_get(2)?;
-            outcome.ended.extend(ended.into_iter().map(|id| Digest(id.as_u128())));
-            let now = outcome.now;
-            let rows = batch.claims.iter().filter(|ask| won.contains(&uuid(ask.key.digest().0)));
-            outcome.won.extend(rows.map(|ask| (ask.key.digest(), Row::fresh(ask, now))));
+    async fn write_new(&mut self, batch: &Batch<'_>) -> Result<Outcome, sqlx::Error> {
+        let mut outcome = Outcome { all_new: true, all_ended: true, ..Outcome::default() };
+        let digests = |ids: Vec<Uuid>| ids.into_iter().map(|id| Digest(id.as_u128())).collect();
+        if batch.settles.is_empty() {
+            let written = self.counted_alone(bind_new(self.query(sql::NEW), &batch.claims)).await?;
+            // Which of them were written need not be known: a row with the claim's own fence says so.
+            outcome.all_new = written == batch.claims.len();
+        } else if batch.claims.is_empty() {
+            let ended = self.alone(bind_settles(self.query(sql::SETTLE), &batch.settles)).await?;
+            if ended.len() < batch.settles.len() {
+                outcome.all_ended = false;
+                outcome.ended =
+                    digests(ended.iter().map(|from| from.try_get(0)).collect::<Result<_, sqlx::Error>>()?);
+            }
+        } else {
+            let query = bind_new(self.query(sql::NEW_AND_SETTLE), &batch.claims);
+            for from in &self.alone(bind_settles(query, &batch.settles)).await? {
+                let (new, ended): (Option<Vec<Uuid>>, Option<Vec<Uuid>>) =
+                    (from.try_get(0)?, from.try_get(1)?);
+                (outcome.all_new, outcome.all_ended) = (new.is_none(), ended.is_none());
+                outcome.new = digests(new.unwrap_or_default());
+                outcome.ended = digests(ended.unwrap_or_default());
+            }
         }
         Ok(outcome)
     }
@@ -110,10 +121,54 @@ impl Link {
 type Query<'q> =
     sqlx::query::Query<'q, <PgConnection as sqlx::Connection>::Database, sqlx::postgres::PgArguments>;
 
-fn bind_claims<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
-    fn column<'a, T>(asks: &[&'a ClaimAsk], of: impl Fn(&'a ClaimAsk) -> T) -> Vec<T> {
-        asks.iter().map(|ask| of(ask)).collect()
+/// What claims of one route have in common. A batch has few of them.
+#[derive(PartialEq)]
+struct Terms<'a> {
+    lease: i64,
+    ttl: i64,
+    hold: bool,
+    route: &'a str,
+}
+
+/// How many of the terms met last are looked through for a claim's: any more would cost more than they save.
+const TERMS_COMPARED: usize = 16;
+
+fn bind_new<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
+    let mut all: Vec<Terms<'_>> = Vec::new();
+    let mut numbers = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let terms = Terms {
+            lease: span(ask.lease),
+            ttl: span(ask.durable_ttl),
+            hold: ask.on_unknown == OnUnknown::Hold,
+            route: &ask.route,
+        };
+        let oldest = all.len().saturating_sub(TERMS_COMPARED);
+        let known = all.iter().skip(oldest).position(|other| *other == terms);
+        let at = known.map_or(all.len(), |at| oldest + at);
+        if at == all.len() {
+            all.push(terms);
+        }
+        // Arrays of the database begin at 1.
+        numbers.push(i32::try_from(at + 1).expect("a batch is bounded"));
     }
+    query
+        .bind(column(asks, |ask| uuid(ask.key.digest().0)))
+        .bind(column(asks, |ask| ask.key.text()))
+        .bind(column(asks, |ask| ask.fence.0))
+        .bind(column(asks, |ask| ask.fingerprint.0))
+        .bind(numbers)
+        .bind(all.iter().map(|terms| terms.route).collect::<Vec<_>>())
+        .bind(all.iter().map(|terms| terms.lease).collect::<Vec<_>>())
+        .bind(all.iter().map(|terms| terms.ttl).collect::<Vec<_>>())
+        .bind(all.iter().map(|terms| terms.hold).collect::<Vec<_>>())
+}
+
+fn column<'a, T>(asks: &[&'a ClaimAsk], of: impl Fn(&'a ClaimAsk) -> T) -> Vec<T> {
+    asks.iter().map(|ask| of(ask)).collect()
+}
+
+fn bind_claims<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
     query
         .bind(column(asks, |ask| uuid(ask.key.digest().0)))
         .bind(column(asks, |ask| ask.key.text()))

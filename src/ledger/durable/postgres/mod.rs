@@ -20,6 +20,9 @@ use super::row::Row;
 use crate::config::PostgresConfig;
 use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
+/// Batches under way at once: while one is flushed, another is worked on. More bring no more, but on disks whose flush
+/// takes many times as long as the work.
+pub(super) const BATCHES_MAX: usize = 4;
 /// A start-up option of our own: a session that shows it is ours alone; behind a pooler it is refused or lost.
 const SESSION_MARK: (&str, &str) = ("umavez.session", "own");
 /// Plans that read a whole table look right while it is empty, and are kept while it grows. Left to itself the
@@ -150,6 +153,21 @@ impl Link {
         let rows = query.fetch_all(&mut self.connection).await?;
         self.commit().await?;
         Ok(rows)
+    }
+
+    /// The same for a statement that gives no rows; how many it wrote.
+    async fn counted_alone(
+        &mut self,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+    ) -> Result<usize, sqlx::Error> {
+        if self.pooled {
+            self.begin().await?;
+        }
+        let done = query.execute(&mut self.connection).await?;
+        if self.pooled {
+            self.commit().await?;
+        }
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
     async fn begin(&mut self) -> Result<(), sqlx::Error> {

@@ -1,41 +1,24 @@
 //! Every statement for Postgres but the schema's. The first line names it, as `pg_stat_activity` will show.
 //! Written for Postgres 12 and later; every row is found by its `id` alone.
 
-/// The beginning of every batch: the database's clock, and what the settlements $10–$13 ended. A claim whose lease lapsed
-/// while its settlement could not be recorded may be parked meanwhile, under its own fence: what became of it is known.
-macro_rules! settling {
-    () => {
-        "with clock as materialized (
+/// Claims and settlements of one batch, decided by one statement. Parameters are columns: $1–$9 the claims,
+/// $10–$13 the settlements.
+///
+/// A claim whose lease lapsed while its settlement could not be recorded may be parked meanwhile, under its own fence:
+/// what became of it is known. `met` only spares rows that cannot be claimed a lock and a write; whether a claim stands is
+/// decided by `won`, atomically: the conflict clause sees the committed row, whoever wrote it.
+macro_rules! batch {
+    ($dropped:literal, $stored:literal) => {
+        concat!(
+            "-- umavez: batch
+with clock as materialized (
     select (extract(epoch from statement_timestamp()) * 1000)::bigint as now
 ), ended as (
     update umavez_event e
     set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
     from unnest($10::uuid[], $11::bigint[], $12::smallint[], $13::bytea[]) as s (id, fence, state, receipt)
     where e.id = s.id and e.fence = s.fence and (e.state = 0 or (e.state = 3 and s.state <> 3))
-    returning e.id"
-    };
-}
-
-/// The claims of a batch, $1–$9, as rows.
-macro_rules! asked {
-    () => {
-        "unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                       $7::boolean[], $8::bigint[], $9::uuid[])
-                as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)"
-    };
-}
-
-/// Claims and settlements of one batch, decided by one statement. Parameters are columns: $1–$9 the claims,
-/// $10–$13 the settlements.
-///
-/// `met` only spares rows that cannot be claimed a lock and a write; whether a claim stands is decided by
-/// `won`, atomically: the conflict clause sees the committed row, whoever wrote it.
-macro_rules! batch {
-    ($dropped:literal, $stored:literal) => {
-        concat!(
-            "-- umavez: batch\n",
-            settling!(),
-            ", e.state
+    returning e.id, e.state
 ",
             $dropped,
             "), met as materialized (
@@ -43,9 +26,9 @@ macro_rules! batch {
            e.expires, e.fingerprint as e_fingerprint, e.receipt,
            e.id is null or e.state = 2 or (e.state = 1 and e.expires <= clock.now)
                or (e.state = 0 and e.lease_until <= clock.now) as open
-    from clock, ",
-            asked!(),
-            "
+    from clock, unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+                       $7::boolean[], $8::bigint[], $9::uuid[])
+                as a (id, key, route, fence, lease, ttl, hold, fingerprint, payload)
     left join umavez_event e on e.id = a.id
 ), won as (
     insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, payload,
@@ -109,24 +92,65 @@ pub(super) const BATCH_WITH_PAYLOADS: &str = batch!(
     on conflict (id) do update set events = umavez_payload.events || excluded.events"
 );
 
-/// The usual batch: no claim's event was seen before. Parameters as in the batch above. Copies are left out of `won`,
-/// and asked for again by that batch, which costs several times as much; likewise what an expired, released or lapsed
-/// row has to give way to.
-pub(super) const FRESH: &str = concat!(
-    "-- umavez: batch of new events\n",
-    settling!(),
-    "
-), won as (
-    insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, payload,
-                                   attempts, state, hold, route, key)
-    select id, now, now + lease, now + ttl, fence, fingerprint, payload, 1, 0, hold, route, key
-    from clock, ",
-    asked!(),
-    "
-    on conflict (id) do nothing
-    returning e.id
+/// Claims of events that nobody has claimed before: $1–$5, each with the number of its terms, and $6–$9, the terms. One
+/// column is unnested and leads to the others: each that is unnested costs as much as several rows.
+macro_rules! claiming_new {
+    () => {
+        "insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, attempts,
+                               state, hold, route, key)
+select ($1::uuid[])[i], now, now + ($7::bigint[])[term], now + ($8::bigint[])[term], ($3::bigint[])[i],
+       ($4::bigint[])[i], 1, 0, ($9::boolean[])[term], ($6::text[])[term], key
+from (
+    select key, i::integer, ($5::integer[])[i] as term,
+           (select (date_part('epoch', statement_timestamp()) * 1000)::bigint) as now
+    from unnest($2::text[]) with ordinality as k (key, i) offset 0
+) a
+on conflict (id) do nothing"
+    };
+}
+
+/// Settlements; the batch above says what they are about.
+macro_rules! settling {
+    ($id:literal, $fence:literal, $state:literal, $receipt:literal) => {
+        concat!(
+            "update umavez_event e
+set state = s.state, receipt = s.receipt, payload = case when s.state = 3 then e.payload end
+from (
+    select (",
+            $id,
+            "::uuid[])[i] as id, (",
+            $fence,
+            "::bigint[])[i] as fence, (",
+            $state,
+            "::smallint[])[i] as state, receipt
+    from unnest(",
+            $receipt,
+            "::bytea[]) with ordinality as r (receipt, i) offset 0
+) s
+where e.id = s.id and e.fence = s.fence and (e.state = 0 or (e.state = 3 and s.state <> 3))
+returning e.id"
+        )
+    };
+}
+
+/// The usual batches: no claim's event was seen before, and there are no payloads. Copies are left out, and asked for again
+/// by the batch above, which costs several times as much; likewise what an expired, released or lapsed row has to give
+/// way to. How many rows were written tells whether that is needed.
+pub(super) const NEW: &str = concat!("-- umavez: claims of new events\n", claiming_new!());
+
+/// Gives the ids of the claims that were ended.
+pub(super) const SETTLE: &str = concat!("-- umavez: settlements\n", settling!("$1", "$2", "$3", "$4"));
+
+/// Claims $1–$9 and settlements $10–$13. Gives ids only where some are missing.
+pub(super) const NEW_AND_SETTLE: &str = concat!(
+    "-- umavez: claims of new events, and settlements\nwith ended as (\n",
+    settling!("$10", "$11", "$12", "$13"),
+    "\n), won as (\n",
+    claiming_new!(),
+    "\nreturning e.id
 )
-select now, array(select id from won), array(select id from ended) from clock"
+select case when (select count(*) from won) < cardinality($1::uuid[]) then array(select id from won) end,
+       case when (select count(*) from ended) < cardinality($10::uuid[]) then array(select id from ended) end"
 );
 
 pub(super) const PEEK: &str = "-- umavez: peek

@@ -1,10 +1,10 @@
 //! What runs beside the requests: the task that connects, probes and closes a breaker, and the one that hears
 //! what other nodes settled.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use fred::clients::Client;
+use fred::clients::{Client, WithOptions};
 use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, EventInterface, KeysInterface, PubsubInterface};
 use fred::types::{ConnectHandle, Expiration, Message, SetOptions, Value as Reply};
@@ -12,7 +12,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
 use super::super::breaker::{Breaker, count};
-use super::{Cause, Node, Slot, is_syntax_error};
+use super::{Cause, Node, is_syntax_error};
 use crate::ledger::claim::Digest;
 
 /// How long a new handle waits for its connection before it starts out resting.
@@ -58,6 +58,23 @@ async fn probe_while_open(node: &Node, slot: &Slot, breaker: &Breaker, link: &mu
                 }
             }
         }
+    }
+}
+
+/// The client of a handle's present connection, once there was one; the keeper replaces it.
+///
+/// It fails at once while it is not connected, and gives up at the deadline: fred then neither sends nor keeps
+/// the command, and drops a late answer.
+#[derive(Debug, Default)]
+pub(super) struct Slot(RwLock<Option<WithOptions<Client>>>);
+
+impl Slot {
+    fn put(&self, client: WithOptions<Client>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
+    }
+
+    pub(super) fn client(&self) -> Option<WithOptions<Client>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -134,7 +151,9 @@ pub(super) async fn listen(node: Arc<Node>, settled: mpsc::Sender<Digest>) {
     let mut delay = DELAY_MIN;
     let hear = async {
         loop {
-            match hear(&node, &settled).await {
+            let heard = hear(&node, &settled).await;
+            node.hearing.ends();
+            match heard {
                 Ok(()) => delay = DELAY_MIN,
                 Err(cause) => tracing::debug!(error = %cause, "redis tells nothing of other nodes"),
             }
@@ -153,19 +172,27 @@ async fn hear(node: &Node, settled: &mpsc::Sender<Digest>) -> Result<(), Cause> 
     let mut link = connect(node).await?;
     let mut messages = link.client.message_rx();
     let mut reconnects = link.client.reconnect_rx();
+    let mut errors = link.client.error_rx();
     subscribe(node, &link.client).await?;
+    node.hearing.begins();
     loop {
         tokio::select! {
             _ = &mut link.routing => return Ok(()),
             () = node.renewed.notified() => return Ok(()),
+            // Until it has connected anew by itself, nothing would be heard, and nobody told so.
+            _ = errors.recv() => return Ok(()),
             message = messages.recv() => match message {
                 Ok(message) => pass_on(node, settled, &message),
-                Err(RecvError::Lagged(_)) => count(&node.counters.pushes_dropped),
+                Err(RecvError::Lagged(_)) => missed(node),
                 Err(RecvError::Closed) => return Ok(()),
             },
-            _ = reconnects.recv() => if subscribe(node, &link.client).await.is_err() {
-                return Ok(());
-            },
+            _ = reconnects.recv() => {
+                node.hearing.ends();
+                if subscribe(node, &link.client).await.is_err() {
+                    return Ok(());
+                }
+                node.hearing.begins();
+            }
         }
     }
 }
@@ -179,6 +206,11 @@ async fn subscribe(node: &Node, client: &Client) -> Result<(), Cause> {
 fn pass_on(node: &Node, settled: &mpsc::Sender<Digest>, message: &Message) {
     let digest = message.value.as_str().and_then(|hex| u128::from_str_radix(&hex, 16).ok());
     if digest.is_none_or(|digest| settled.try_send(Digest(digest)).is_err()) {
-        count(&node.counters.pushes_dropped);
+        missed(node);
     }
+}
+
+fn missed(node: &Node) {
+    count(&node.counters.pushes_dropped);
+    node.hearing.missed();
 }

@@ -2,11 +2,12 @@
 //! is the only one that names fred. A handle has one connection, on its own thread's runtime.
 
 mod connect;
+mod hearing;
 mod keeper;
 mod script;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +21,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use self::connect::Target;
+use self::hearing::Hearing;
+use self::keeper::Slot;
 use self::script::Script;
 use super::breaker::{Breaker, BreakerState, Counters, HotCounts, count};
 use super::value::{self, Value};
@@ -43,23 +46,6 @@ pub struct Redis {
     closes: Arc<DropGuard>,
 }
 
-/// The client of a handle's present connection, once there was one; the keeper replaces it.
-///
-/// It fails at once while it is not connected, and gives up at the deadline: fred then neither sends nor keeps
-/// the command, and drops a late answer.
-#[derive(Debug, Default)]
-struct Slot(RwLock<Option<WithOptions<Client>>>);
-
-impl Slot {
-    fn put(&self, client: WithOptions<Client>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
-    }
-
-    fn client(&self) -> Option<WithOptions<Client>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 /// How many timeouts of single commands one call may take: a script whose text must be sent first takes two.
 const CALL_TIMEOUTS: u32 = 3;
 
@@ -76,6 +62,8 @@ struct Node {
     counters: Arc<Counters>,
     /// What the last probe that failed met.
     trouble: Mutex<Option<Cause>>,
+    near_ttl: Duration,
+    hearing: Hearing,
     /// Rung when a handle gave up a connection that had gone silent: others may be as deaf, and not know it.
     renewed: Notify,
     tracker: TaskTracker,
@@ -108,6 +96,8 @@ impl Redis {
             scripted: AtomicBool::new(false),
             counters: Arc::default(),
             trouble: Mutex::default(),
+            near_ttl: config.near_ttl,
+            hearing: Hearing::default(),
             renewed: Notify::new(),
             tracker: tracker.clone(),
             closing: closing.clone(),
@@ -236,12 +226,23 @@ impl Redis {
         let expiry = Some(Expiration::PX(millis(value::FORGOTTEN_TTL)));
         let answer = client.set::<(), _, _>(name.clone(), value::forgotten(), expiry, None, false);
         let answer = Box::pin(answer).await;
-        self.settle_answer(&name, answer)
+        self.settle_answer(&name, answer)?;
+        let digest = key.digest().to_string();
+        let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
+        self.settle_answer(self.node.channel.as_bytes(), told.await)
     }
 
     async fn delete(&self, client: &WithOptions<Client>, name: Bytes) -> Result<(), HotError> {
         let answer = Box::pin(client.del::<(), _>(name.clone())).await;
         self.settle_answer(&name, answer)
+    }
+
+    pub(super) fn near_ttl(&self) -> Duration {
+        self.node.near_ttl
+    }
+
+    pub(super) fn hearing(&self) -> Option<u64> {
+        self.node.hearing.unbroken()
     }
 
     pub(super) async fn ping(&self) -> Result<(), HotError> {
