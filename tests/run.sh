@@ -10,6 +10,7 @@ declare -A needs=(
     [pgbouncer]=pgbouncer
     [/usr/sbin/nginx]=nginx
     [promtool]=prometheus
+    [pebble]=pebble
     [cc]=gcc
 )
 missing=()

@@ -170,7 +170,12 @@ fn tls_line(files: &ListenerFiles) -> String {
         Some(Clients { required: false, .. }) => "client certificates optional",
         Some(Clients { required: true, .. }) => "client certificates required",
     };
-    format!("{}, {clients}", counted(files.pairs.len(), "certificate"))
+    let filed = (!files.pairs.is_empty()).then(|| counted(files.pairs.len(), "certificate"));
+    let ordered = files.acme.as_ref().map(|acme| {
+        let count = counted(acme.names.len(), "certificate");
+        format!("{count} ordered from {} ({})", acme.directory, acme.names.join(", "))
+    });
+    filed.into_iter().chain(ordered).chain([clients.to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -18,7 +18,15 @@ pub(super) const TOP: &[&str] = &[
 pub(super) const LISTEN: &[&str] =
     &["public", "admin", "admin_token", "trusted_proxies", "workers", "grace", "handover"];
 
-/// Of `public_tls` and `admin_tls`.
+/// Only senders' names are proved: the admin listener is where the authority doesn't come.
+pub(super) const PUBLIC_TLS: &[&str] = &["certificates", "client_ca", "client_auth", "min_version", "acme"];
+
+pub(super) const ACME: &[&str] =
+    &["names", "contact", "terms_agreed", "cache", "directory", "directory_ca", "external_account"];
+
+pub(super) const EXTERNAL_ACCOUNT: &[&str] = &["id", "key"];
+
+/// Of `admin_tls`.
 pub(super) const TLS: &[&str] = &["certificates", "client_ca", "client_auth", "min_version"];
 
 /// Of each certificate.
@@ -91,6 +99,7 @@ pub(super) const DUPLICATE_ANSWER: &[&str] = &["status", "content_type", "body"]
 pub const FIELDS: &[(&str, &[&str])] = &[
     ("listen", LISTEN),
     ("public_tls", TLS),
+    ("public_tls.acme", ACME),
     ("admin_tls", TLS),
     ("hot", HOT),
     ("durable", DURABLE),

@@ -1,6 +1,7 @@
 //! What an operator writes, parsed into types that cannot be wrong. One TOML file, read to its end: every
 //! problem is told at once, with its place and its mend.
 
+mod acme;
 mod capture;
 mod changes;
 mod credentials;

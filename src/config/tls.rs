@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::problem::Fault;
 use super::route::choice;
 use super::source::{Field, Section};
-use super::{RouteConfig, fields};
+use super::{RouteConfig, acme, fields};
 use crate::clock::Clock;
 use crate::tls::{
-    AppFiles, Certificate, Clients, Files, ListenerFiles, Oldest, Pair, Trouble, is_server_name, roots,
+    Acme, AppFiles, Certificate, Clients, Files, ListenerFiles, Oldest, Pair, Trouble, is_server_name, roots,
 };
 
 /// Most certificates of one listener.
@@ -20,9 +20,10 @@ const CLIENT_AUTH: [(&str, bool); 2] = [("required", true), ("optional", false)]
 const MIN_VERSION: [(&str, Oldest); 2] = [("1.2", Oldest::Tls12), ("1.3", Oldest::Tls13)];
 
 pub(super) fn read(top: &Section<'_>, upstream: &Section<'_>) -> Files {
+    let public = top.section("public_tls", fields::PUBLIC_TLS);
     Files {
-        public: listener(&top.section("public_tls", fields::TLS)),
-        admin: listener(&top.section("admin_tls", fields::TLS)),
+        public: listener(&public, acme::read(&public)),
+        admin: listener(&top.section("admin_tls", fields::TLS), None),
         app: app_files(upstream),
         own: Vec::new(),
     }
@@ -58,7 +59,7 @@ pub(super) fn own_files(routes: &[Arc<RouteConfig>]) -> Vec<AppFiles> {
     own
 }
 
-fn listener(section: &Section<'_>) -> Option<ListenerFiles> {
+fn listener(section: &Section<'_>, acme: Option<Acme>) -> Option<ListenerFiles> {
     let clients = section.field("client_ca").and_then(|field| ca(&field));
     let required = choice(section, "client_auth", &CLIENT_AUTH);
     let oldest = choice(section, "min_version", &MIN_VERSION);
@@ -67,12 +68,12 @@ fn listener(section: &Section<'_>) -> Option<ListenerFiles> {
         section.fail("client_auth", Fault::new("there is no client_ca to judge certificates by", mend));
     }
     let Some(field) = section.field("certificates") else {
-        if clients.is_some() {
+        if clients.is_some() && acme.is_none() {
             let mend = "write certificates = [{ chain = \"FILE\", key = \"FILE\" }]";
             section
                 .fail("client_ca", Fault::new("without certificates of its own a listener has no TLS", mend));
         }
-        return None;
+        return acme.map(|acme| files(Vec::new(), Some(acme), clients, required, oldest));
     };
     let listed = field.one_or_list();
     if listed.is_empty() || listed.len() > CERTIFICATES_MAX {
@@ -85,12 +86,27 @@ fn listener(section: &Section<'_>) -> Option<ListenerFiles> {
             let text = format!("{}: names no host, so nobody is ever shown it", pair.chain.display());
             section.warn("certificates", text);
         }
+        let ordered = acme.iter().flat_map(|acme| &acme.names);
+        for name in ordered.filter(|name| certificate.names.contains(name)) {
+            let chain = pair.chain.display();
+            let text =
+                format!("{chain}: {name} is ordered too (acme); this one is shown until that one is there");
+            section.warn("certificates", text);
+        }
     }
-    Some(ListenerFiles {
-        pairs: read.into_iter().map(|(pair, _)| pair).collect(),
-        clients: clients.map(|ca| Clients { ca, required: required.unwrap_or(true) }),
-        oldest: oldest.unwrap_or_default(),
-    })
+    let pairs = read.into_iter().map(|(pair, _)| pair).collect();
+    Some(files(pairs, acme, clients, required, oldest))
+}
+
+fn files(
+    pairs: Vec<Pair>,
+    acme: Option<Acme>,
+    clients: Option<PathBuf>,
+    required: Option<bool>,
+    oldest: Option<Oldest>,
+) -> ListenerFiles {
+    let clients = clients.map(|ca| Clients { ca, required: required.unwrap_or(true) });
+    ListenerFiles { pairs, acme, clients, oldest: oldest.unwrap_or_default() }
 }
 
 /// `{ chain = "FILE", key = "FILE" }`, read and found right.
@@ -134,10 +150,10 @@ pub(super) fn ca(field: &Field<'_>) -> Option<PathBuf> {
 }
 
 /// A path as it is opened: relative to the configuration's folder.
-fn path(field: &Field<'_>) -> Option<PathBuf> {
+pub(super) fn path(field: &Field<'_>) -> Option<PathBuf> {
     let text = field.expanded()?.text;
     if text.is_empty() {
-        field.fail("names no file", "write the path of a PEM file");
+        field.fail("names no file", "write a path");
         return None;
     }
     Some(field.source.directory.join(text))

@@ -180,6 +180,7 @@ impl Gateway {
         gateway.spawn_workers(&config, sockets.public, &ledger, &live, &tls)?;
         gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
         gateway.tracker.spawn(gateway.stopping.clone().run_until_cancelled_owned(Arc::clone(&tls).watch()));
+        gateway.tracker.spawn(gateway.draining.clone().run_until_cancelled_owned(Arc::clone(&tls).order()));
         let (reloads, wishes) = mpsc::channel(WAITING_RELOADS_MAX);
         let token = Token::new(listen.admin_token.clone());
         let upstream = Upstream::new(&config.limits, Arc::clone(&tls.apps));

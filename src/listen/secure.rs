@@ -5,11 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
-use tokio_rustls::TlsAcceptor;
 
 use super::watch::{Watch, Watched};
 use super::{ClientNames, Handler, Listening, Peer, connection};
-use crate::tls::Secure;
+use crate::tls::{Accepted, Acceptor, Secure};
 
 /// The first byte of every TLS connection: a handshake record.
 const HANDSHAKE: u8 = 0x16;
@@ -23,13 +22,15 @@ enum Begun {
     Encrypted(Secure<Watched>),
     /// What came is no TLS.
     Plain(Watched),
+    /// An authority has seen that a name is ours: nobody is there to be served.
+    Proved,
 }
 
 /// Serves an encrypted connection until either side ends it.
 pub(super) async fn drive<H: Handler>(
     stream: Watched,
     watch: Arc<Watch>,
-    acceptor: TlsAcceptor,
+    acceptor: Acceptor,
     mut peer: Peer,
     handler: H,
     listening: Arc<Listening>,
@@ -59,6 +60,9 @@ pub(super) async fn drive<H: Handler>(
                 told = tell(stream, &watch) => drop(told), // who has gone can't be told
             }
         }
+        Ok(Begun::Proved) => {
+            tracing::info!(peer = %peer.address, "an authority looked at the proof of a name")
+        }
         Err(error) => tracing::debug!(%error, peer = %peer.address, "a TLS handshake failed"),
     }
 }
@@ -69,11 +73,14 @@ async fn has_lingered(listening: &Listening) {
     tokio::time::sleep(listening.idle_linger).await;
 }
 
-async fn begin(stream: Watched, acceptor: TlsAcceptor, listening: &Listening) -> io::Result<Begun> {
+async fn begin(stream: Watched, acceptor: Acceptor, listening: &Listening) -> io::Result<Begun> {
     if stream.first_byte().await? != HANDSHAKE {
         return Ok(Begun::Plain(stream));
     }
-    listening.tls.accept(acceptor, stream).await.map(Begun::Encrypted)
+    Ok(match listening.tls.accept(acceptor, stream).await? {
+        Accepted::Secure(secure) => Begun::Encrypted(secure),
+        Accepted::Challenge => Begun::Proved,
+    })
 }
 
 /// Says what is wrong, and reads on for a while, so that the answer can be read.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, counter, gauge};
 
-use super::{CERTIFICATE_CURRENT, CERTIFICATE_NOT_AFTER, TLS_HANDSHAKES};
+use super::{ACME_ORDERS, CERTIFICATE_CURRENT, CERTIFICATE_NOT_AFTER, TLS_HANDSHAKES};
 
 /// The certificates of one side: a listener's, or those shown to apps. Files are named by the configuration.
 #[derive(Clone, Debug)]
@@ -51,10 +51,12 @@ pub enum Handshake {
     TooSlow,
     /// What came was no TLS.
     Plain,
+    /// An authority looked at the proof of a name.
+    Challenge,
 }
 
 impl Handshake {
-    const ALL: [Self; 4] = [Self::Ok, Self::Failed, Self::TooSlow, Self::Plain];
+    const ALL: [Self; 5] = [Self::Ok, Self::Failed, Self::TooSlow, Self::Plain, Self::Challenge];
 
     fn label(self) -> &'static str {
         match self {
@@ -62,6 +64,7 @@ impl Handshake {
             Self::Failed => "failed",
             Self::TooSlow => "too_slow",
             Self::Plain => "plain",
+            Self::Challenge => "challenge",
         }
     }
 }
@@ -78,5 +81,33 @@ impl Handshakes {
     pub fn ended(&self, how: Handshake) {
         let index = Handshake::ALL.iter().position(|each| *each == how).expect("ALL lists every end");
         self.0[index].increment(1);
+    }
+}
+
+/// Certificates ordered by ACME.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    ok: Counter,
+    failed: Counter,
+}
+
+impl Orders {
+    pub fn new() -> Self {
+        let ended = |result: &'static str| counter!(ACME_ORDERS, "result" => result);
+        Self { ok: ended("ok"), failed: ended("failed") }
+    }
+
+    pub fn succeeded(&self) {
+        self.ok.increment(1);
+    }
+
+    pub fn failed(&self) {
+        self.failed.increment(1);
+    }
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -16,7 +16,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use captures::Captures;
-pub use certificates::{Certificates, Handshake, Handshakes};
+pub use certificates::{Certificates, Handshake, Handshakes, Orders};
 pub use exemplars::Exemplars;
 pub use openmetrics::{OPENMETRICS, openmetrics, prefers_openmetrics};
 pub use reloads::Reloads;
@@ -57,6 +57,7 @@ const BUILD_INFO: &str = "umavez_build_info";
 const CERTIFICATE_NOT_AFTER: &str = "umavez_certificate_not_after_timestamp_seconds";
 const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
 const TLS_HANDSHAKES: &str = "umavez_tls_handshakes_total";
+const ACME_ORDERS: &str = "umavez_acme_orders_total";
 const SPANS: &str = "umavez_spans_total";
 
 /// Upper bounds of every latency histogram, in seconds.
@@ -115,9 +116,10 @@ fn describe() {
     );
     describe_gauge!(
         CERTIFICATE_CURRENT,
-        "0 while what is on disk is of no use and what was before it is in use."
+        "0 while what is on disk is of no use, or a certificate can't be ordered; what was before is in use."
     );
     describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
+    describe_counter!(ACME_ORDERS, "Certificates ordered by ACME, by what came of it.");
     describe_counter!(SPANS, "Spans of traces, by what became of them.");
 }
 

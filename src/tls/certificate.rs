@@ -66,6 +66,30 @@ impl Certificate {
         }
     }
 
+    /// Fails where it names other hosts.
+    pub(super) fn is_for(&self, name: &str) -> Result<(), Trouble> {
+        if self.names.iter().any(|own| own == name) {
+            return Ok(());
+        }
+        let what = format!("the certificate is not for {name}, but for {}", self.names.join(", "));
+        Err(Trouble::new(&self.pair.chain, what, "take the file away"))
+    }
+
+    /// When a third of its life is left, or up to a thirtieth earlier: `spread` of a thousand parts of that.
+    pub(super) fn renewal_due(&self, spread: u64) -> UnixMillis {
+        let life = self.not_after.saturating_sub(self.not_before).saturating_mul(1000);
+        let end = self.not_after.saturating_mul(1000);
+        UnixMillis(end.saturating_sub(life / 3).saturating_sub((life / 30).saturating_mul(spread) / 1000))
+    }
+
+    pub(super) fn tell_in_use(&self) {
+        tracing::info!(
+            file = %self.pair.chain.display(),
+            not_after = %UnixMillis(self.not_after.saturating_mul(1000)).rfc3339(),
+            "a new certificate is in use"
+        );
+    }
+
     /// Whether it is what the other is, byte for byte.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.pair == other.pair && self.key.cert == other.key.cert
@@ -113,4 +137,24 @@ fn mismatch(pair: &Pair, key: &CertifiedKey, error: &rustls::Error) -> Trouble {
     }
     let what = format!("the key does not belong to the certificate in {}", pair.chain.display());
     Trouble::new(&pair.key, what, "name the key that the certificate was issued for; were both renewed?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_is_due_when_a_third_is_left_or_somewhat_earlier() {
+        let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.pem");
+        std::fs::write(&file, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+        let mut certificate = Certificate::load(&Pair { chain: file.clone(), key: file }).unwrap();
+        for (life, spread, left) in [(90, 0, 30), (90, 1000, 33), (90, 500, 31), (6, 0, 2), (0, 999, 0)] {
+            (certificate.not_before, certificate.not_after) = (1000 * 86_400, (1000 + life) * 86_400);
+            let due = certificate.renewal_due(spread).seconds();
+            assert_eq!((certificate.not_after - due) / 86_400, left, "{life} days, {spread}");
+        }
+        assert!(certificate.is_for("a.example").is_ok() && certificate.is_for("b.example").is_err());
+    }
 }

@@ -4,12 +4,14 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{Acceptor as HelloReader, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
+use super::acme::{Acme, Challenges, Ordered, asks_for_proof};
 use super::certificate::{Certificate, client_names};
 use super::sni::Sni;
 use super::{Clients, ListenerFiles, Oldest, Trouble, Troubles, pem};
@@ -19,9 +21,11 @@ use crate::metrics;
 #[derive(Debug)]
 pub struct ListenerTls {
     state: Mutex<Option<State>>,
-    current: RwLock<Option<Arc<ServerConfig>>>,
+    current: RwLock<Option<Acceptor>>,
     metrics: metrics::Certificates,
     handshakes: metrics::Handshakes,
+    /// Tells whoever orders that the settings were read again.
+    acme_read: watch::Sender<()>,
 }
 
 /// What was read last, and is in use.
@@ -29,7 +33,32 @@ pub struct ListenerTls {
 struct State {
     files: ListenerFiles,
     certificates: Vec<Arc<Certificate>>,
+    ordered: Vec<Ordered>,
     roots: Option<Arc<RootCertStore>>,
+    challenges: Option<Arc<Challenges>>,
+}
+
+/// What handshakes that begin now use.
+#[derive(Clone)]
+pub struct Acceptor {
+    usual: TlsAcceptor,
+    /// Where names are proved to an authority.
+    challenges: Option<Arc<Challenges>>,
+}
+
+impl std::fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Acceptor")
+    }
+}
+
+/// What became of a handshake.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every one is the large one, and it is moved once")]
+pub enum Accepted<S> {
+    Secure(Secure<S>),
+    /// An authority looked at the proof of a name: the connection is over.
+    Challenge,
 }
 
 /// What an encrypted connection is told of by its handshake.
@@ -48,6 +77,7 @@ impl ListenerTls {
             current: RwLock::default(),
             metrics: metrics::Certificates::new(listener),
             handshakes: metrics::Handshakes::new(listener),
+            acme_read: watch::Sender::new(()),
         }
     }
 
@@ -56,17 +86,22 @@ impl ListenerTls {
     /// # Errors
     /// When one of them is of no use: then nothing changes.
     pub fn replace(&self, files: Option<&ListenerFiles>) -> Result<(), Troubles> {
-        let fresh = files.map(State::read).transpose()?;
+        let mut fresh = files.map(State::read).transpose()?;
+        let mut state = self.state();
+        if let (Some(fresh), Some(before)) = (&mut fresh, &*state) {
+            fresh.ordered.iter_mut().for_each(|ordered| ordered.adopt(&before.ordered));
+        }
         let config =
             fresh.as_ref().map(State::config).transpose().map_err(|trouble| Troubles(vec![trouble]))?;
-        let mut state = self.state();
         let shown = |files: Option<&ListenerFiles>| files.map(ListenerFiles::shown).unwrap_or_default();
         self.metrics.replaced(&shown(state.as_ref().map(|state| &state.files)), &shown(files));
         if let Some(fresh) = &fresh {
             fresh.certificates.iter().for_each(|certificate| self.tell(certificate));
+            fresh.ordered.iter().for_each(|ordered| self.tell_ordered(ordered));
         }
         *state = fresh;
         self.put(config);
+        self.acme_read.send_replace(());
         Ok(())
     }
 
@@ -82,11 +117,7 @@ impl ListenerTls {
             match Certificate::load(&certificate.pair) {
                 Ok(fresh) => {
                     if !fresh.is_same(certificate) {
-                        tracing::info!(
-                            file = %fresh.pair.chain.display(),
-                            not_after = %crate::clock::UnixMillis(fresh.not_after * 1000).rfc3339(),
-                            "a new certificate is in use"
-                        );
+                        fresh.tell_in_use();
                     }
                     *certificate = Arc::new(fresh);
                     self.tell(certificate);
@@ -96,6 +127,10 @@ impl ListenerTls {
                     troubles.push(trouble);
                 }
             }
+        }
+        for ordered in &mut state.ordered {
+            troubles.extend(ordered.read().err());
+            self.tell_ordered(ordered);
         }
         if let Some(clients) = &state.files.clients {
             let read = pem::roots(&clients.ca);
@@ -113,9 +148,8 @@ impl ListenerTls {
     }
 
     /// What handshakes that begin now use; `None` where connections are not encrypted.
-    pub fn acceptor(&self) -> Option<TlsAcceptor> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().map(|config| TlsAcceptor::from(Arc::clone(config)))
+    pub fn acceptor(&self) -> Option<Acceptor> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn is_on(&self) -> bool {
@@ -126,19 +160,17 @@ impl ListenerTls {
     ///
     /// # Errors
     /// When the two don't agree, or the caller's certificate is of no use.
-    pub async fn accept<S>(&self, acceptor: TlsAcceptor, stream: S) -> std::io::Result<Secure<S>>
+    pub async fn accept<S>(&self, acceptor: Acceptor, stream: S) -> std::io::Result<Accepted<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let accepted = acceptor.accept(stream).await;
         self.handshakes.ended(match &accepted {
-            Ok(_) => metrics::Handshake::Ok,
+            Ok(Accepted::Secure(_)) => metrics::Handshake::Ok,
+            Ok(Accepted::Challenge) => metrics::Handshake::Challenge,
             Err(_) => metrics::Handshake::Failed,
         });
-        let stream = accepted?;
-        let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let client_names = presented.map(client_names).unwrap_or_default();
-        Ok(Secure { stream, client_names })
+        accepted
     }
 
     /// Counts a handshake that did not end in time.
@@ -155,8 +187,40 @@ impl ListenerTls {
         self.state().as_ref().map(|state| state.files.paths()).unwrap_or_default()
     }
 
-    fn put(&self, config: Option<Arc<ServerConfig>>) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+    /// What is ordered for this listener.
+    pub(super) fn acme(&self) -> Option<Acme> {
+        self.state().as_ref().and_then(|state| state.files.acme.clone())
+    }
+
+    /// Changes whenever the settings are read from now on, whether they differ or not.
+    pub(super) fn acme_read(&self) -> watch::Receiver<()> {
+        self.acme_read.subscribe()
+    }
+
+    /// The certificate that a name has now, if it is one that is ordered.
+    pub(super) fn ordered(&self, name: &str) -> Option<Arc<Certificate>> {
+        let state = self.state();
+        state.as_ref()?.ordered.iter().find(|ordered| ordered.name == name)?.certificate.clone()
+    }
+
+    pub(super) fn order_ended(&self, name: &str, well: bool) {
+        let mut state = self.state();
+        let mut ordered = state.iter_mut().flat_map(|state| &mut state.ordered);
+        if let Some(ordered) = ordered.find(|ordered| ordered.name == name) {
+            ordered.failing = !well;
+            self.tell_ordered(ordered);
+        }
+    }
+
+    fn put(&self, acceptor: Option<Acceptor>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
+    }
+
+    fn tell_ordered(&self, ordered: &Ordered) {
+        if let Some(certificate) = &ordered.certificate {
+            self.metrics.not_after(&ordered.pair.chain, certificate.not_after);
+        }
+        self.metrics.current(&ordered.pair.chain, ordered.is_current());
     }
 
     fn tell(&self, certificate: &Certificate) {
@@ -166,6 +230,49 @@ impl ListenerTls {
 
     fn state(&self) -> MutexGuard<'_, Option<State>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Acceptor {
+    /// A caller gets the usual handshake; an authority that asks for proof, one that asks nothing of it.
+    async fn accept<S>(self, stream: S) -> std::io::Result<Accepted<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        match self.challenges {
+            None => self.usual.accept(stream).await.map(Accepted::secure),
+            // In a box of its own: it is larger than what nearly every listener needs.
+            Some(challenges) => Box::pin(proving(self.usual, challenges, stream)).await,
+        }
+    }
+}
+
+async fn proving<S>(
+    usual: TlsAcceptor,
+    challenges: Arc<Challenges>,
+    stream: S,
+) -> std::io::Result<Accepted<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let begun = LazyConfigAcceptor::new(HelloReader::default(), stream).await?;
+    let hello = begun.client_hello();
+    if !asks_for_proof(&hello) {
+        return begun.into_stream(Arc::clone(usual.config())).await.map(Accepted::secure);
+    }
+    let name = hello.server_name().map(str::to_ascii_lowercase);
+    let config = challenges.config(name.as_deref()).await.map_err(std::io::Error::other)?;
+    let mut stream = begun.into_stream(config).await?;
+    // It has seen what it came for; whether it waits for our farewell is its affair.
+    stream.shutdown().await.ok();
+    Ok(Accepted::Challenge)
+}
+
+impl<S> Accepted<S> {
+    fn secure(stream: TlsStream<S>) -> Self {
+        let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let client_names = presented.map(client_names).unwrap_or_default();
+        Self::Secure(Secure { stream, client_names })
     }
 }
 
@@ -186,11 +293,19 @@ impl State {
                 None
             }
         };
+        let ordered = match files.acme.as_ref().map(Ordered::all).transpose() {
+            Ok(ordered) => ordered.unwrap_or_default(),
+            Err(trouble) => {
+                troubles.push(trouble);
+                Vec::new()
+            }
+        };
         Troubles::none_or(troubles)?;
-        Ok(Self { files: files.clone(), certificates, roots })
+        let challenges = files.acme.as_ref().map(|acme| Arc::new(Challenges::new(acme)));
+        Ok(Self { files: files.clone(), certificates, ordered, roots, challenges })
     }
 
-    fn config(&self) -> Result<Arc<ServerConfig>, Trouble> {
+    fn config(&self) -> Result<Acceptor, Trouble> {
         let of_no_use = |error: &dyn std::fmt::Display| {
             let file = self.files.clients.as_ref().map(|clients| clients.ca.clone()).unwrap_or_default();
             Trouble::new(file, format!("can't be put into use: {error}"), "mend the file")
@@ -211,11 +326,12 @@ impl State {
             }
             (Some(_) | None, None) | (None, Some(_)) => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_cert_resolver(Arc::new(Sni::new(self.certificates.clone())));
+        let sni = Sni::new(self.certificates.clone(), &self.ordered);
+        let mut config = builder.with_cert_resolver(Arc::new(sni));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // Senders come back often: a ticket spares both sides a full handshake, whichever thread they meet. Early
         // data stays off: it can be replayed.
         config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(|error| of_no_use(&error))?;
-        Ok(Arc::new(config))
+        Ok(Acceptor { usual: TlsAcceptor::from(Arc::new(config)), challenges: self.challenges.clone() })
     }
 }

@@ -1,6 +1,7 @@
 //! Certificates: read from files, chosen by name, put into use without a restart, and watched. Both listeners'
-//! and the client's to the app. Knows no configuration file: it is given paths.
+//! and the client's to the app. Some are ordered by the process itself. Knows no configuration file: it is given paths.
 
+mod acme;
 mod app;
 mod apps;
 mod certificate;
@@ -12,10 +13,11 @@ mod watch;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use acme::{Acme, ExternalAccount, LETS_ENCRYPT, LETS_ENCRYPT_STAGING};
 pub use app::{AppTls, Refused, Speaking, is_refusal, is_server_name};
 pub use apps::Apps;
 pub use certificate::{Certificate, client_names};
-pub use listener::{ListenerTls, Secure};
+pub use listener::{Accepted, Acceptor, ListenerTls, Secure};
 pub use pem::roots;
 pub use watch::Tls;
 
@@ -29,8 +31,10 @@ pub struct Pair {
 /// What one listener shows, and asks of its callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerFiles {
-    /// At least one; the first is shown to who asks for no name, or for one that nobody has.
+    /// The first is shown to who asks for no name, or for one that nobody has. At least one, unless some are ordered.
     pub pairs: Vec<Pair>,
+    /// Those that this process orders.
+    pub acme: Option<Acme>,
     pub clients: Option<Clients>,
     pub oldest: Oldest,
 }
@@ -75,12 +79,22 @@ impl ListenerFiles {
     /// Those that metrics tell of.
     fn shown(&self) -> Vec<PathBuf> {
         let chains = self.pairs.iter().map(|pair| pair.chain.clone());
+        let chains = chains.chain(self.ordered());
         chains.chain(self.clients.iter().map(|clients| clients.ca.clone())).collect()
     }
 
     fn paths(&self) -> Vec<PathBuf> {
         let pairs = self.pairs.iter().flat_map(|pair| [pair.chain.clone(), pair.key.clone()]);
-        pairs.chain(self.clients.iter().map(|clients| clients.ca.clone())).collect()
+        let files = pairs.chain(self.ordered());
+        files.chain(self.clients.iter().map(|clients| clients.ca.clone())).collect()
+    }
+
+    /// The files of ordered certificates, whether they are there yet or not.
+    fn ordered(&self) -> impl Iterator<Item = PathBuf> {
+        self.acme.iter().flat_map(|acme| {
+            let cache = acme::Cache::of(acme);
+            acme.names.iter().map(move |name| cache.pair(name).chain)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::{Apps, Files, ListenerTls, Troubles};
+use super::{Apps, Files, ListenerTls, Troubles, acme};
 
 /// How often the files are looked at. A change is taken once two looks have seen the same: renewals write a chain and
 /// its key one after the other.
@@ -69,6 +69,11 @@ impl Tls {
     pub fn reload(&self) -> Result<(), Troubles> {
         self.note(self.paths());
         joined([self.public.reload(), self.admin.reload(), self.apps.reload()])
+    }
+
+    /// Orders certificates and renews them, for ever. The listener has to be up: it proves the names.
+    pub async fn order(self: Arc<Self>) {
+        acme::keep(Arc::clone(&self.public)).await;
     }
 
     /// Puts changed files into use, for ever.

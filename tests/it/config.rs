@@ -579,7 +579,9 @@ fn what_the_reference_leaves_out_is_right_too() {
     std::fs::create_dir(directory.path().join("providers")).unwrap();
     let tls = directory.path().join("tls");
     std::fs::create_dir(&tls).unwrap();
-    for name in ["hooks.example.com", "admin", "gateway", "clients", "operators", "apps", "collector"] {
+    let names =
+        ["hooks.example.com", "admin", "gateway", "clients", "operators", "apps", "directory", "collector"];
+    for name in names {
         pki::pair(&tls, name);
     }
     let setting = |line: &str| {
@@ -595,7 +597,14 @@ fn what_the_reference_leaves_out_is_right_too() {
         .lines()
         .map(|line| if setting(line) { line.trim_start_matches('#') } else { line })
         .collect();
-    let names = ["UMAVEZ_ADMIN_TOKEN", "PGPASSWORD", "META_APP_SECRET", "PUBLIC_KEY", "OTLP_AUTHORIZATION"];
+    let names = [
+        "UMAVEZ_ADMIN_TOKEN",
+        "PGPASSWORD",
+        "META_APP_SECRET",
+        "PUBLIC_KEY",
+        "ACME_EAB_KEY",
+        "OTLP_AUTHORIZATION",
+    ];
     let env: Environment = names.map(|name| (name.to_owned(), "0123456789abcdef".to_owned())).into();
     if let Err(errors) = Config::parse(&directory.path().join("reference.toml"), &lines.join("\n"), &env) {
         panic!("{errors}");

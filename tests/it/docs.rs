@@ -87,8 +87,10 @@ pub(crate) fn file_of(text: &str, folder: &Path) -> String {
         }
     }
     // Every certificate is the same one.
-    let (chain, key) = pki::pair(folder, "made");
-    for (field, file) in [("chain = \"", &chain), ("client_ca = \"", &chain), (" key = \"", &key)] {
+    let ((chain, key), cache) = (pki::pair(folder, "made"), folder.join("acme"));
+    let files =
+        [("chain = \"", &chain), ("client_ca = \"", &chain), (" key = \"", &key), ("cache = \"", &cache)];
+    for (field, file) in files {
         text = text.split(field).enumerate().fold(String::new(), |text, (n, piece)| {
             match piece.split_once('"').filter(|_| n > 0) {
                 Some((_, rest)) => format!("{text}{field}{}\"{rest}", file.display()),

@@ -5,6 +5,7 @@
     reason = "stories move by the machine's clock and spawn what they like"
 )]
 
+mod acme;
 mod ambiguity;
 mod answers;
 mod batches;

@@ -130,6 +130,8 @@ fn words_stay_behind_their_walls() {
         ("opentelemetry_proto::", &["src/trace/"]),
         ("prost::", &["src/trace/"]),
         ("moka::", &["src/ledger/hot/memory.rs"]),
+        ("instant_acme::", &["src/tls/acme/"]),
+        ("rcgen::", &["src/tls/"]),
         ("SystemTime::now", &["src/clock.rs"]),
         ("Instant::now", &["src/clock.rs"]),
         ("tokio::spawn", &[]),

@@ -25,9 +25,16 @@ pub(crate) struct Setup {
     environment: Vec<(String, String)>,
     hosts: Option<PathBuf>,
     passed: Option<[std::net::TcpListener; 2]>,
+    public: Option<SocketAddr>,
 }
 
 impl Setup {
+    /// Its public listener is there, where somebody else expects it.
+    pub(crate) fn at(mut self, public: SocketAddr) -> Self {
+        self.public = Some(public);
+        self
+    }
+
     /// On these stores; without this, on the embedded ones.
     pub(crate) fn on(self, stores: &Stores) -> Self {
         self.stores_toml(&stores.toml())
@@ -80,8 +87,9 @@ impl Setup {
     /// Its public and its admin socket are the story's, as they are systemd's with socket activation: they stay open
     /// while the gateway stops and starts.
     pub(crate) fn with_sockets_of_its_own(mut self) -> Self {
-        let bound = || std::net::TcpListener::bind(("127.0.0.1", super::free_port())).unwrap();
-        self.passed = Some([bound(), bound()]);
+        let bound = |port| std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let public = self.public.map_or_else(super::free_port, |public| public.port());
+        self.passed = Some([bound(public), bound(super::free_port())]);
         self
     }
 
@@ -89,7 +97,10 @@ impl Setup {
     fn addresses(&self) -> [SocketAddr; 2] {
         match &self.passed {
             Some(sockets) => sockets.each_ref().map(|socket| socket.local_addr().unwrap()),
-            None => [0; 2].map(|_| SocketAddr::from(([127, 0, 0, 1], super::free_port()))),
+            None => {
+                let free = || SocketAddr::from(([127, 0, 0, 1], super::free_port()));
+                [self.public.unwrap_or_else(free), free()]
+            }
         }
     }
 
@@ -151,6 +162,7 @@ impl Gateway {
             environment: Vec::new(),
             hosts: None,
             passed: None,
+            public: None,
         }
     }
 

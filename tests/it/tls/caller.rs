@@ -9,8 +9,9 @@ use http::{Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme, SupportedProtocolVersion};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -30,11 +31,18 @@ pub(crate) struct Caller {
 impl Caller {
     /// Trusts this authority, asks for this name, speaks either HTTP.
     pub(crate) fn trusting(authority: &Authority, name: &str) -> Self {
-        Self::made(authority, name, rustls::ALL_VERSIONS, None)
+        Self::made(authority.roots(), name, rustls::ALL_VERSIONS, None)
+    }
+
+    /// Trusts one root, PEM, whose key is elsewhere.
+    pub(crate) fn trusting_pem(root: &str, name: &str) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
+        Self::made(roots, name, rustls::ALL_VERSIONS, None)
     }
 
     pub(crate) fn showing(authority: &Authority, name: &str, client: &Issued) -> Self {
-        Self::made(authority, name, rustls::ALL_VERSIONS, Some(client))
+        Self::made(authority.roots(), name, rustls::ALL_VERSIONS, Some(client))
     }
 
     pub(crate) fn of_version(
@@ -42,7 +50,7 @@ impl Caller {
         name: &str,
         version: &'static SupportedProtocolVersion,
     ) -> Self {
-        Self::made(authority, name, &[version], None)
+        Self::made(authority.roots(), name, &[version], None)
     }
 
     /// Takes whatever certificate it is shown.
@@ -53,7 +61,7 @@ impl Caller {
     }
 
     fn made(
-        authority: &Authority,
+        roots: RootCertStore,
         name: &str,
         versions: &[&'static SupportedProtocolVersion],
         client: Option<&Issued>,
@@ -61,13 +69,20 @@ impl Caller {
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()
-            .with_root_certificates(authority.roots());
+            .with_root_certificates(roots);
         let mut config = match client {
             None => builder.with_no_client_auth(),
             Some(client) => builder.with_client_auth_cert(vec![client.der()], client.key_der()).unwrap(),
         };
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         Self { config, name: name.to_owned() }
+    }
+
+    pub(crate) fn presenting(mut self, client: &Issued) -> Self {
+        let key = rustls::crypto::ring::sign::any_supported_type(&client.key_der()).unwrap();
+        let shown = rustls::sign::CertifiedKey::new(vec![client.der()], key);
+        self.config.client_auth_cert_resolver = Arc::new(rustls::sign::SingleCertAndKey::from(shown));
+        self
     }
 
     pub(crate) fn offering(mut self, protocols: &[&[u8]]) -> Self {
