@@ -129,7 +129,6 @@ fn words_stay_behind_their_walls() {
         ("x509_parser::", &["src/tls/", "src/providers/signature/certificate.rs"]),
         ("opentelemetry_proto::", &["src/trace/"]),
         ("prost::", &["src/trace/"]),
-        ("moka::", &["src/ledger/hot/memory.rs"]),
         ("instant_acme::", &["src/tls/acme/"]),
         ("rcgen::", &["src/tls/"]),
         ("SystemTime::now", &["src/clock.rs"]),
