@@ -115,7 +115,7 @@ pub(super) fn hot(top: &Section<'_>) -> Hot {
     let prefix = section.parsed("prefix", parse_prefix).unwrap_or_else(|| "dedup".to_owned());
     let timeout = section.duration("timeout", MILLISECOND..=5 * SECOND).unwrap_or(50 * MILLISECOND);
     let near_ttl = section.duration("near_ttl", Duration::ZERO..=MINUTE).unwrap_or(10 * SECOND);
-    let bytes_max = section.size("memory_limit", MIB..=64 * GIB).unwrap_or(64 * MIB);
+    let bytes_max = section.size("memory_limit", MIB..=64 * GIB).unwrap_or(8 * MIB);
     match section.field("url").and_then(|field| store_url(&field, &SCHEMES)) {
         Some(url) => Hot::Redis(RedisConfig { url, prefix, timeout, near_ttl }),
         None => Hot::Memory { bytes_max },

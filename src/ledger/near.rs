@@ -14,13 +14,14 @@ use crate::clock::monotonic;
 
 /// A power of two: bits of a digest pick the shard.
 const SHARDS: usize = 16;
-/// Events that are remembered at most, in two generations: about 5 MiB where receipts are of the usual length.
-const EVENTS_MAX: usize = 16_384;
+/// Events that are remembered at most, in two generations: about 7 MiB where receipts are alike.
+const EVENTS_MAX: usize = 65_536;
 const GENERATION_MAX: usize = EVENTS_MAX / SHARDS / 2;
-/// Longest body of a receipt that is kept here, bytes.
-const BODY_BYTES_MAX: usize = 512;
-/// Most headers of a receipt that is kept here.
-const HEADERS_MAX: usize = 8;
+/// Bytes of receipts that are kept at most, likewise.
+const BYTES_MAX: usize = 8 << 20;
+const GENERATION_BYTES_MAX: usize = BYTES_MAX / SHARDS / 2;
+/// Longest receipt that is kept here, bytes of headers and body.
+const RECEIPT_BYTES_MAX: usize = 1024;
 
 /// Done events of this node's recent past.
 #[derive(Debug)]
@@ -34,6 +35,10 @@ pub(super) struct Near {
 struct Shard {
     young: HashMap<Digest, Known>,
     old: HashMap<Digest, Known>,
+    /// Bytes of the receipts in `young`.
+    bytes: usize,
+    /// The one remembered last: an app answers many events alike.
+    last: Option<Arc<Receipt>>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,14 +75,23 @@ impl Near {
         (window, hearing): (Duration, Option<u64>),
     ) {
         let ttl = self.ttl.min(window);
-        let (Some(hearing), false) = (hearing, ttl.is_zero()) else { return };
-        let Some(receipt) = compact(receipt) else { return };
-        let known = Known { receipt: Arc::new(receipt), fingerprint, until: monotonic() + ttl, hearing };
+        let bytes = bytes_of(receipt);
+        let (Some(hearing), false) = (hearing, ttl.is_zero() || bytes > RECEIPT_BYTES_MAX) else { return };
         let mut shard = self.shard(digest);
-        if shard.young.len() >= GENERATION_MAX {
+        let receipt = match &shard.last {
+            Some(last) if is_alike(last, receipt) => Arc::clone(last),
+            Some(_) | None => {
+                let Some(receipt) = compact(receipt).map(Arc::new) else { return };
+                shard.bytes += bytes;
+                shard.last = Some(Arc::clone(&receipt));
+                receipt
+            }
+        };
+        if shard.young.len() >= GENERATION_MAX || shard.bytes >= GENERATION_BYTES_MAX {
             shard.old = std::mem::take(&mut shard.young);
+            shard.bytes = 0;
         }
-        shard.young.insert(digest, known);
+        shard.young.insert(digest, Known { receipt, fingerprint, until: monotonic() + ttl, hearing });
     }
 
     /// A person changed the event, or it may be that one did.
@@ -94,16 +108,24 @@ impl Near {
     }
 }
 
+fn bytes_of(receipt: &Receipt) -> usize {
+    let headers = receipt.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    headers.sum::<usize>() + receipt.body.as_ref().map_or(0, Bytes::len)
+}
+
+/// Whether both make the same answer; when it was given is no part of it.
+fn is_alike(one: &Receipt, other: &Receipt) -> bool {
+    (one.status, &one.headers, &one.body) == (other.status, &other.headers, &other.body)
+}
+
 /// The receipt in storage of its own: as it came, it keeps the whole buffer that the app's answer was read into.
 fn compact(receipt: &Receipt) -> Option<Receipt> {
-    let body = receipt.body.as_deref();
-    let short = body.is_none_or(|body| body.len() <= BODY_BYTES_MAX) && receipt.headers.len() <= HEADERS_MAX;
     let own = |value: &HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
     let headers = receipt.headers.iter().map(|(name, value)| Some((name.clone(), own(value)?)));
-    short.then(|| headers.collect::<Option<Vec<_>>>()).flatten().map(|headers| Receipt {
+    Some(Receipt {
         status: receipt.status,
-        headers,
-        body: body.map(Bytes::copy_from_slice),
+        headers: headers.collect::<Option<Vec<_>>>()?,
+        body: receipt.body.as_deref().map(Bytes::copy_from_slice),
         at: receipt.at,
     })
 }
@@ -139,7 +161,7 @@ mod tests {
         let near = Near::new(WINDOW);
         near.remember(Digest(1), &receipt(b"a"), Fingerprint(1), (Duration::ZERO, Some(1)));
         near.remember(Digest(2), &receipt(b"a"), Fingerprint(1), (Duration::from_nanos(1), Some(1)));
-        near.remember(Digest(3), &receipt(&[b'a'; BODY_BYTES_MAX + 1]), Fingerprint(1), (WINDOW, Some(1)));
+        near.remember(Digest(3), &receipt(&[b'a'; RECEIPT_BYTES_MAX + 1]), Fingerprint(1), (WINDOW, Some(1)));
         Near::new(Duration::ZERO).remember(Digest(4), &receipt(b"a"), Fingerprint(1), (WINDOW, Some(1)));
         for digest in 1..=4 {
             assert_eq!(near.known(Digest(digest), Some(1)), None, "{digest}");
@@ -160,5 +182,20 @@ mod tests {
         let half = EVENTS_MAX as u128 / 2;
         assert_eq!(known(events - half..events), EVENTS_MAX / 2);
         assert!(known(0..events) <= EVENTS_MAX);
+    }
+
+    #[test]
+    fn receipts_that_differ_are_kept_apart_and_within_their_bytes() {
+        let near = Near::new(WINDOW);
+        let digest = |event: u128| Digest((event % 16) << 124 | event);
+        let made = |event: u128| receipt(format!("{event:0>1000}").as_bytes());
+        let events = 2 * BYTES_MAX as u128 / 1000;
+        for event in 0..events {
+            near.remember(digest(event), &made(event), Fingerprint(1), (WINDOW, Some(1)));
+        }
+        let known = (0..events).filter_map(|event| Some((event, near.known(digest(event), Some(1))?.0)));
+        let known: Vec<_> = known.collect();
+        assert!((BYTES_MAX / 2200..BYTES_MAX / 900).contains(&known.len()), "{}", known.len());
+        assert!(known.iter().all(|(event, receipt)| is_alike(receipt, &made(*event))));
     }
 }

@@ -511,6 +511,94 @@ async fn a_flushed_redis_is_new_and_warm_again() {
 }
 
 #[tokio::test]
+async fn what_leaves_together_is_decided_key_by_key() {
+    let redis = Redis::start().await;
+    let mut node = Node::on(&redis.url()).await;
+    let scripts = async || {
+        let stats = redis.command(&["INFO", "commandstats"]).await.text();
+        let calls =
+            |line: &str| line.split_once("calls=").unwrap().1.split(',').next().unwrap().parse::<u32>();
+        stats
+            .lines()
+            .filter(|line| line.starts_with("cmdstat_eval"))
+            .map(|line| calls(line).unwrap())
+            .sum::<u32>()
+    };
+    for round in 0..3 {
+        // A server that knows no script any more is told its text.
+        redis.command(&["SCRIPT", "FLUSH"]).await;
+        let named = |id: &str| key(&format!("{id} {round}"));
+        let [fresh, taken, odd, watched, forgotten, mine] =
+            ["fresh", "taken", "odd", "watched", "forgotten", "mine"].map(named);
+        for key in [&taken, &watched, &mine] {
+            assert_eq!(node.claims(key, 1).await, HotSeen::Claimed);
+        }
+        assert_eq!(node.hot.watch(&watched).await.unwrap(), Watched::Watching);
+        node.hot.forget(&forgotten).await.unwrap();
+        redis.command(&["LPUSH", &format!("dedup:{}", odd.text()), "x"]).await;
+        let before = scripts().await;
+        // The first leaves alone; what is asked before its answer gathers.
+        let (first, fresh_too, taken_too, refused, ended, told, lost, released, kept) = tokio::join!(
+            node.try_claim(&fresh, 5),
+            node.try_claim(&fresh, 6),
+            node.try_claim(&taken, 7),
+            node.try_claim(&odd, 8),
+            node.hot.done(vec![end(&taken, &made("done"))]),
+            node.hot.done(vec![end(&watched, &made("told"))]),
+            node.hot.done(vec![end(&forgotten, &made("late"))]),
+            node.hot.release(vec![(mine.clone(), Fence(1))]),
+            node.hot.release(vec![(fresh.clone(), Fence(9))]),
+        );
+        assert_eq!((first.unwrap(), fresh_too.unwrap()), (HotSeen::Claimed, HotSeen::Processing));
+        assert_eq!(taken_too.unwrap(), HotSeen::Processing);
+        assert!(matches!(refused, Err(HotError::Refused(_))), "{refused:?}");
+        for done in [ended, told, lost, released, kept] {
+            done.unwrap();
+        }
+        assert!(scripts().await <= before + 2, "they did not leave together");
+        assert_eq!(within("told of the end", node.pushes.recv()).await, Some(watched.digest()));
+        assert_eq!(node.claims(&taken, 10).await, HotSeen::Done(made("done")));
+        assert_eq!(node.claims(&watched, 10).await, HotSeen::Done(made("told")));
+        assert_eq!(node.claims(&forgotten, 10).await, HotSeen::Claimed, "the late end took itself back");
+        assert_eq!(node.claims(&mine, 10).await, HotSeen::Claimed);
+        assert_eq!(node.claims(&fresh, 10).await, HotSeen::Processing, "kept from a stranger's fence");
+        assert_eq!(node.hot.breaker_state(), BreakerState::Closed);
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_fails_is_no_verdict_for_any_of_its_keys() {
+    let redis = Redis::builder().acl_user("umavez", "secret").start().await;
+    let node = Node::on(&redis.url()).await;
+    let asks: Vec<HotAsk> = (0..1200).map(|id| ask(&key(&format!("all {id}")), 1)).collect();
+    assert!(node.hot.claim(&asks).await.unwrap().iter().all(|seen| *seen == HotSeen::Claimed));
+    redis.command(&["ACL", "SETUSER", "umavez", "-@scripting"]).await;
+    assert!(matches!(node.hot.claim(&asks).await, Err(HotError::Refused(_))));
+}
+
+#[tokio::test]
+async fn who_gives_up_waiting_stands_in_nobody_s_way() {
+    let redis = Redis::start().await;
+    let node = Node::on(&redis.url()).await;
+    let mut dropped = 0;
+    for round in 0..20 {
+        let keys: Vec<EventKey> = (0..20).map(|id| key(&format!("gone {round} {id}"))).collect();
+        let gone = futures_util::future::join_all(keys.iter().map(|key| node.try_claim(key, 1)));
+        // Dropped with its asks gathered, and one underway.
+        tokio::select! {
+            biased;
+            _ = gone => {}
+            () = tokio::task::yield_now() => dropped += 1,
+        }
+        let stays: Vec<HotAsk> = (0..20).map(|id| ask(&key(&format!("stays {round} {id}")), 2)).collect();
+        let seen = within("the others are answered", node.hot.claim(&stays)).await.unwrap();
+        assert!(seen.iter().all(|seen| *seen == HotSeen::Claimed));
+    }
+    assert!(dropped > 0, "all were answered: this proves nothing");
+    assert_eq!(node.hot.breaker_state(), BreakerState::Closed);
+}
+
+#[tokio::test]
 async fn a_redis_that_takes_no_writes_rests_and_is_never_a_verdict() {
     let redis = Redis::start().await;
     let node = Node::on(&redis.url()).await;

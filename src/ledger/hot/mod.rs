@@ -147,14 +147,14 @@ impl Hot {
     pub async fn claim(&self, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
         match self {
             Self::Memory(memory) => Ok(asks.iter().map(|ask| memory.claim(ask)).collect()),
-            Self::Redis(redis) => redis.bounded(redis.claim(asks)).await,
+            Self::Redis(redis) => redis.claim(asks).await,
         }
     }
 
     /// Sets marks once more: `Claimed` where it is set, or what is there and doesn't give way.
     pub async fn mark(&self, how: Marking, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
         match (self, how) {
-            (Self::Redis(redis), how) => redis.bounded(redis.mark(how, asks)).await,
+            (Self::Redis(redis), how) => redis.mark(how, asks).await,
             // Nobody else marks anything here: parallel copies meet at their seats.
             (Self::Memory(_), Marking::Take) => Ok(vec![HotSeen::Claimed; asks.len()]),
             (Self::Memory(memory), Marking::Expose) => Ok(asks.iter().map(|ask| memory.claim(ask)).collect()),
@@ -165,10 +165,10 @@ impl Hot {
     pub async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
         match self {
             Self::Memory(memory) => {
-                ends.into_iter().for_each(|end| memory.done(end));
+                ends.iter().for_each(|end| memory.done(end));
                 Ok(())
             }
-            Self::Redis(redis) => redis.bounded(redis.done(ends)).await,
+            Self::Redis(redis) => redis.done(ends).await,
         }
     }
 
@@ -184,7 +184,7 @@ impl Hot {
                 keys.iter().for_each(|(key, fence)| memory.release(key, *fence));
                 Ok(())
             }
-            Self::Redis(redis) => redis.bounded(redis.release(keys)).await,
+            Self::Redis(redis) => redis.release(keys).await,
         }
     }
 
@@ -192,7 +192,7 @@ impl Hot {
     pub async fn watch(&self, key: &EventKey) -> Result<Watched, HotError> {
         match self {
             Self::Memory(memory) => Ok(memory.watch(key)),
-            Self::Redis(redis) => redis.bounded(redis.watch(key)).await,
+            Self::Redis(redis) => redis.watch(key).await,
         }
     }
 
@@ -203,7 +203,7 @@ impl Hot {
                 memory.forget(key);
                 Ok(())
             }
-            Self::Redis(redis) => redis.bounded(redis.forget(key)).await,
+            Self::Redis(redis) => redis.forget(key).await,
         }
     }
 
@@ -229,7 +229,7 @@ impl Hot {
     pub async fn ping(&self) -> Result<(), HotError> {
         match self {
             Self::Memory(_) => Ok(()),
-            Self::Redis(redis) => redis.bounded(redis.ping()).await,
+            Self::Redis(redis) => redis.ping().await,
         }
     }
 
@@ -249,7 +249,7 @@ impl Hot {
         }
     }
 
-    /// How many bytes the store takes in this process, as of the last housekeeping.
+    /// How many bytes the store takes in this process.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Memory(memory) => memory.bytes(),

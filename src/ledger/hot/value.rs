@@ -7,6 +7,7 @@
 //! `forgotten`, for a short while: a person changed the event, and an end that is still on its way must not stay.
 //! Anything else is nothing we wrote, and never reads as done.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -19,9 +20,13 @@ use crate::ledger::claim::{EventKey, Fence, Fingerprint, READABLE_TEXT_MAX, Rece
 /// Longest receipt that the hot store keeps, bytes; the durable store has the longer ones.
 pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
 
+/// Room for the line before a receipt's headers.
+const FIRST_LINE_BYTES: usize = 64;
+
 const MARK: &[u8] = b"processing ";
 const DONE: &[u8] = b"done ";
-const FORGOTTEN: &[u8] = b"forgotten";
+/// What a person's change leaves.
+pub(super) const FORGOTTEN: &[u8] = b"forgotten";
 /// How long what is forgotten is kept from coming back: longer than any call to Redis lasts.
 pub(super) const FORGOTTEN_TTL: Duration = Duration::from_secs(30);
 
@@ -70,8 +75,8 @@ pub(super) fn name(prefix: &str, key: &EventKey) -> Bytes {
 }
 
 /// A mark, not yet watched.
-pub(super) fn mark(fence: Fence) -> Bytes {
-    Bytes::from(format!("processing - {}", fence.0))
+pub(super) fn mark(fence: Fence) -> String {
+    format!("processing - {}", fence.0)
 }
 
 /// True for a mark whose end somebody waits for on another node.
@@ -79,35 +84,34 @@ pub(super) fn is_watched(bytes: &[u8]) -> bool {
     bytes.strip_prefix(MARK).is_some_and(|rest| matches!(rest.first(), Some(b'w' | b'y')))
 }
 
-/// What a person's change leaves.
-pub(super) fn forgotten() -> Bytes {
-    Bytes::from_static(FORGOTTEN)
-}
-
 pub(super) fn is_forgotten(bytes: &[u8]) -> bool {
     bytes == FORGOTTEN
 }
 
 /// An end, without its receipt where that is too long.
-pub(super) fn done(done: &Done) -> Bytes {
-    let bytes = match &done.receipt {
+pub(super) fn done(done: &Done) -> Vec<u8> {
+    match &done.receipt {
         Some(receipt) if receipt_bytes(receipt) <= RECEIPT_BYTES_MAX => done_with(receipt, done.fingerprint),
         Some(_) | None => format!("done - {}", done.fingerprint).into_bytes(),
-    };
-    Bytes::from(bytes)
+    }
 }
 
 /// How long a receipt's headers and body are.
-pub(super) fn receipt_bytes(receipt: &Receipt) -> usize {
+fn receipt_bytes(receipt: &Receipt) -> usize {
     let headers = receipt.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 3);
     headers.sum::<usize>() + receipt.body.as_ref().map_or(0, Bytes::len)
 }
 
 fn done_with(receipt: &Receipt, fingerprint: Fingerprint) -> Vec<u8> {
     let body = receipt.body.as_ref();
-    let length = body.map_or_else(|| "-".to_owned(), |body| body.len().to_string());
-    let mut bytes = format!("done {} {fingerprint} {} {length}\n", receipt.status, receipt.at.0).into_bytes();
-    bytes.reserve(receipt_bytes(receipt) + 1);
+    let mut bytes = Vec::with_capacity(FIRST_LINE_BYTES + receipt_bytes(receipt) + 1);
+    let first = match body.map(Bytes::len) {
+        Some(length) => {
+            writeln!(bytes, "done {} {fingerprint} {} {length}", receipt.status, receipt.at.0)
+        }
+        None => writeln!(bytes, "done {} {fingerprint} {} -", receipt.status, receipt.at.0),
+    };
+    first.expect("a vector takes any text");
     for (name, value) in &receipt.headers {
         bytes.extend_from_slice(name.as_str().as_bytes());
         bytes.extend_from_slice(b": ");
@@ -158,12 +162,13 @@ fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Done> {
         let colon = line.iter().position(|byte| *byte == b':')?;
         let (name, value) = line.split_at_checked(colon)?;
         let value = value.strip_prefix(b": ")?;
-        headers.push((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?));
+        let value = HeaderValue::from_maybe_shared(whole.slice_ref(value)).ok()?;
+        headers.push((HeaderName::from_bytes(name).ok()?, value));
     }
     if rest.len() != length.unwrap_or(0) {
         return None;
     }
-    // The body shares the answer's buffer: a copy of an event costs no copy of its receipt.
+    // Values and body share the text's block: a copy of an event costs no copy of its receipt.
     let body = length.map(|_| whole.slice_ref(rest));
     Some(Done { fingerprint, receipt: Some(Receipt { status, headers, body, at }) })
 }
@@ -204,7 +209,7 @@ mod tests {
             Done { fingerprint: Fingerprint(i64::MIN), receipt: None },
         ];
         for end in ends {
-            assert_eq!(Value::parse(&done(&end)), Value::Done(end));
+            assert_eq!(Value::parse(&done(&end).into()), Value::Done(end));
         }
         for (text, watched, exposed) in
             [("- 7", false, false), ("w 7", true, false), ("x 7", false, true), ("y 7", true, true)]
@@ -214,8 +219,8 @@ mod tests {
             assert_eq!(is_watched(&bytes), watched);
         }
         let watched = Bytes::from_static(b"processing w 7");
-        assert!(is_watched(&watched) && !is_watched(&mark(Fence(7))));
-        assert_eq!(Value::parse(&forgotten()), Value::Forgotten);
+        assert!(is_watched(&watched) && !is_watched(mark(Fence(7)).as_bytes()));
+        assert_eq!(Value::parse(&Bytes::from_static(FORGOTTEN)), Value::Forgotten);
         assert_eq!(MARK.len(), 11, "where the watch script sets the watched byte");
     }
 
@@ -223,14 +228,14 @@ mod tests {
     fn a_long_receipt_stays_in_the_durable_store() {
         let long = sample(&[], Some(&[b'x'; RECEIPT_BYTES_MAX + 1]));
         let short = Done { receipt: None, ..long.clone() };
-        assert_eq!(Value::parse(&done(&long)), Value::Done(short));
+        assert_eq!(Value::parse(&done(&long).into()), Value::Done(short));
         let fits = sample(&[], Some(&[b'x'; RECEIPT_BYTES_MAX]));
-        assert_eq!(Value::parse(&done(&fits)), Value::Done(fits));
+        assert_eq!(Value::parse(&done(&fits).into()), Value::Done(fits));
     }
 
     #[test]
     fn what_we_did_not_write_says_nothing() {
-        let whole = done(&sample(&[("content-type", b"text/plain")], Some(b"made")));
+        let whole = Bytes::from(done(&sample(&[("content-type", b"text/plain")], Some(b"made"))));
         for end in 0..whole.len() {
             assert_eq!(Value::parse(&whole.slice(..end)), Value::Unreadable, "cut after {end}");
         }

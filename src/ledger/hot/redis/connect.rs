@@ -8,8 +8,7 @@ use fred::interfaces::ClusterInterface;
 use fred::socket2::TcpKeepalive;
 use fred::types::cluster::ClusterRouting;
 use fred::types::config::{
-    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
-    TlsConfig,
+    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig, TlsConfig,
 };
 use hyper_rustls::ConfigBuilderExt;
 use rustls::pki_types::CertificateDer;
@@ -141,13 +140,8 @@ impl Target {
         tagged(found.unwrap_or(0))
     }
 
-    fn is_cluster(&self) -> bool {
+    pub(super) fn is_cluster(&self) -> bool {
         matches!(self.config.server, ServerConfig::Clustered { .. })
-    }
-
-    /// How a request's commands go out.
-    pub(super) fn options(&self, timeout: Duration) -> Options {
-        Options { timeout: Some(timeout), max_attempts: Some(1), fail_fast: true, ..Options::default() }
     }
 }
 

@@ -1,17 +1,20 @@
 //! What runs beside the requests: the task that connects, probes and closes a breaker, and the one that hears
 //! what other nodes settled.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use fred::clients::{Client, WithOptions};
+use fred::clients::Client;
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface, KeysInterface, PubsubInterface};
-use fred::types::{ConnectHandle, Expiration, Message, SetOptions, Value as Reply};
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::types::config::Options;
+use fred::types::{ConnectHandle, Message};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
 use super::super::breaker::{Breaker, count};
+use super::lane::Lane;
+use super::way::{Slot, Way};
 use super::{Cause, Node, is_syntax_error};
 use crate::ledger::claim::Digest;
 
@@ -61,48 +64,28 @@ async fn probe_while_open(node: &Node, slot: &Slot, breaker: &Breaker, link: &mu
     }
 }
 
-/// The client of a handle's present connection, once there was one; the keeper replaces it.
-///
-/// It fails at once while it is not connected, and gives up at the deadline: fred then neither sends nor keeps
-/// the command, and drops a late answer.
-#[derive(Debug, Default)]
-pub(super) struct Slot(RwLock<Option<WithOptions<Client>>>);
-
-impl Slot {
-    fn put(&self, client: WithOptions<Client>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
-    }
-
-    pub(super) fn client(&self) -> Option<WithOptions<Client>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// A connection's client and its routing task, which ends with it.
+/// A client of fred's and its routing task, which ends with it.
 ///
 /// A dead connection gets a new client: fred keeps counting the commands of a routing task that was replaced,
 /// and then waits for ever with flushing until they are written.
-struct Link {
+struct Routed {
     client: Client,
     routing: ConnectHandle,
-    /// Probes in a row that failed although it says that it is connected: cut off without a word, or led to a
-    /// server that was demoted.
-    silent: u32,
 }
 
-impl Drop for Link {
+impl Drop for Routed {
     fn drop(&mut self) {
         self.routing.abort();
     }
 }
 
-async fn connect(node: &Node) -> Result<Link, Cause> {
+async fn connect(node: &Node) -> Result<Routed, Cause> {
     let client = node.target.client();
-    let mut link = Link { routing: client.connect(), client, silent: 0 };
+    let mut routed = Routed { routing: client.connect(), client };
     let connected = async {
         tokio::select! {
-            connected = link.client.wait_for_connect() => connected,
-            ended = &mut link.routing => {
+            connected = routed.client.wait_for_connect() => connected,
+            ended = &mut routed.routing => {
                 Err(ended.ok().and_then(Result::err).unwrap_or_else(Cause::new_canceled))
             }
         }
@@ -110,26 +93,45 @@ async fn connect(node: &Node) -> Result<Link, Cause> {
     tokio::time::timeout(CONNECT_TIMEOUT, connected)
         .await
         .unwrap_or_else(|_| Err(Cause::new(ErrorKind::Timeout, "connecting took too long")))?;
-    node.target.remember(&link.client);
-    Ok(link)
+    node.target.remember(&routed.client);
+    Ok(routed)
+}
+
+/// A handle's connection.
+struct Link {
+    routed: Routed,
+    way: Way,
+    /// Probes in a row that failed although it says that it is connected: cut off without a word, or led to a
+    /// server that was demoted.
+    silent: u32,
+}
+
+impl Link {
+    async fn make(node: &Node) -> Result<Self, Cause> {
+        let routed = connect(node).await?;
+        let client = routed.client.clone();
+        let together = !node.target.is_cluster();
+        let lane = together.then(|| Lane::over(client.clone(), &node.tracker, &node.closing));
+        Ok(Self { routed, way: Way { client, lane }, silent: 0 })
+    }
 }
 
 /// Writes, as a claim does: a server that is loading, full, read-only or locked says so.
 async fn probe(node: &Node, slot: &Slot, link: &mut Option<Link>, name: &str) -> Result<(), Cause> {
-    if link.as_ref().is_none_or(|link| link.routing.is_finished() || link.silent >= SILENT_MAX) {
+    if link.as_ref().is_none_or(|link| link.routed.routing.is_finished() || link.silent >= SILENT_MAX) {
         if let Some(old) = link.take() {
-            node.target.remember(&old.client);
+            node.target.remember(&old.routed.client);
             node.renewed.notify_waiters();
         }
-        let fresh = connect(node).await?;
-        slot.put(fresh.client.with_options(&node.target.options(node.timeout)));
+        let fresh = Link::make(node).await?;
+        slot.put(fresh.way.clone());
         *link = Some(fresh);
     }
     let Some(link) = link else { return Ok(()) };
-    let connected = link.client.is_connected();
-    let expiry = Some(Expiration::PX(1000));
-    let client = link.client.with_options(&node.target.options(PROBE_TIMEOUT));
-    match client.set::<Reply, _, _>(name, "probe", expiry, Some(SetOptions::NX), true).await {
+    let connected = link.routed.client.is_connected();
+    let words: [&[u8]; 7] = [b"SET", name.as_bytes(), b"probe", b"PX", b"1000", b"GET", b"NX"];
+    let slot = node.target.is_cluster().then(|| node.target.slot(name.as_bytes()));
+    match link.way.ask(PROBE_TIMEOUT, slot, &words).await {
         Ok(_) => {
             link.silent = 0;
             Ok(())
@@ -199,7 +201,7 @@ async fn hear(node: &Node, settled: &mpsc::Sender<Digest>) -> Result<(), Cause> 
 
 async fn subscribe(node: &Node, client: &Client) -> Result<(), Cause> {
     // A reconnection is told before the client says that it is connected: this one waits for it.
-    let options = fred::types::config::Options { fail_fast: false, ..node.target.options(PROBE_TIMEOUT) };
+    let options = Options { timeout: Some(PROBE_TIMEOUT), max_attempts: Some(1), ..Options::default() };
     client.with_options(&options).subscribe(node.channel.as_str()).await
 }
 

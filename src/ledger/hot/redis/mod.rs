@@ -4,17 +4,16 @@
 mod connect;
 mod hearing;
 mod keeper;
+mod lane;
 mod script;
+mod way;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fred::clients::{Client, WithOptions};
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, KeysInterface, LuaInterface, PubsubInterface};
-use fred::types::{Expiration, SetOptions, Value as Reply};
 use futures_util::future::join_all;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -22,8 +21,9 @@ use tokio_util::task::TaskTracker;
 
 use self::connect::Target;
 use self::hearing::Hearing;
-use self::keeper::Slot;
+use self::lane::{Deed, Errand, Turn, Underway};
 use self::script::Script;
+use self::way::{Reply, Slot, Way};
 use super::breaker::{Breaker, BreakerState, Counters, HotCounts, count};
 use super::value::{self, Value};
 use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Watched};
@@ -45,9 +45,6 @@ pub struct Redis {
     /// The last handle's end ends the node's tasks.
     closes: Arc<DropGuard>,
 }
-
-/// How many timeouts of single commands one call may take: a script whose text must be sent first takes two.
-const CALL_TIMEOUTS: u32 = 3;
 
 /// What the handles of one process share.
 #[derive(Debug)]
@@ -79,6 +76,20 @@ impl Node {
             cause: cause.details().to_owned(),
         })
     }
+}
+
+/// What a new value may take the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Nothing,
+    Anything,
+}
+
+/// What came of gathering.
+enum Gathered {
+    Said(Reply),
+    /// To be run by itself; the lane, where there is one, knows that it is underway.
+    Alone(Errand, Option<Underway>),
 }
 
 impl Redis {
@@ -123,21 +134,34 @@ impl Redis {
     }
 
     pub(super) async fn claim(&self, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
-        let client = &self.client()?;
+        let way = &self.way()?;
         match asks {
             // The usual request carries one event: no vector of futures.
-            [ask] => Ok(vec![self.claim_one(client, ask).await?]),
-            // Sent in one go: fred writes commands that wait in its queue with one system call, to every
-            // cluster node at once.
-            many => join_all(many.iter().map(|ask| self.claim_one(client, ask))).await.into_iter().collect(),
+            [ask] => Ok(vec![self.claim_one(way, ask, true).await?]),
+            many => {
+                join_all(many.iter().map(|ask| self.claim_one(way, ask, false))).await.into_iter().collect()
+            }
         }
     }
 
-    async fn claim_one(&self, client: &WithOptions<Client>, ask: &HotAsk) -> Result<HotSeen, HotError> {
-        let name = value::name(&self.node.prefix, &ask.key);
-        let mark = value::mark(ask.fence);
-        let reply = self.set(client, name, mark, ask.mark_ttl, Some(SetOptions::NX)).await?;
+    async fn claim_one(&self, way: &Way, ask: &HotAsk, only: bool) -> Result<HotSeen, HotError> {
+        let (name, mark) = (value::name(&self.node.prefix, &ask.key), value::mark(ask.fence).into());
+        let errand = Errand { deed: Deed::Claim, name, value: mark, ttl: millis(ask.mark_ttl) };
+        let reply = match self.gather(way, errand, only).await? {
+            Gathered::Said(reply) => reply,
+            Gathered::Alone(errand, _underway) => self.set(way, &errand, Over::Nothing).await?,
+        };
         self.seen(reply, ask.fence)
+    }
+
+    /// Runs it with others, or gives it back to be run alone.
+    async fn gather(&self, way: &Way, errand: Errand, only: bool) -> Result<Gathered, HotError> {
+        let Some(lane) = &way.lane else { return Ok(Gathered::Alone(errand, None)) };
+        match lane.join(errand, self.node.timeout, only).await {
+            Turn::Alone(errand, underway) => Ok(Gathered::Alone(errand, Some(underway))),
+            // Without a cluster all slots are one.
+            Turn::Together(answer) => self.settle_answer(&[], answer).map(Gathered::Said),
+        }
     }
 
     fn seen(&self, reply: Reply, asked: Fence) -> Result<HotSeen, HotError> {
@@ -156,61 +180,73 @@ impl Redis {
 
     /// One of the scripts that set a mark, for each of these.
     pub(super) async fn mark(&self, how: Marking, asks: &[HotAsk]) -> Result<Vec<HotSeen>, HotError> {
-        let client = &self.client()?;
+        let way = &self.way()?;
         let script = match how {
             Marking::Expose => &script::EXPOSE,
             Marking::Take => &script::TAKE,
         };
         let one = async |ask: &HotAsk| {
             let name = value::name(&self.node.prefix, &ask.key);
-            let arguments =
-                [ask.fence.0.to_string(), millis(ask.mark_ttl).to_string()].map(Bytes::from).into();
-            self.seen(self.run(client, script, name, arguments).await?, ask.fence)
+            let (fence, ttl) = (ask.fence.0.to_string(), millis(ask.mark_ttl));
+            self.seen(self.run(way, script, &name, &[fence.as_bytes(), ttl.as_bytes()]).await?, ask.fence)
         };
         join_all(asks.iter().map(one)).await.into_iter().collect()
     }
 
     pub(super) async fn done(&self, ends: Vec<HotDone>) -> Result<(), HotError> {
-        let client = &self.client()?;
+        let way = &self.way()?;
         match &*ends {
-            [end] => self.done_one(client, end).await,
-            many => join_all(many.iter().map(|end| self.done_one(client, end))).await.into_iter().collect(),
+            [end] => self.done_one(way, end, true).await,
+            many => {
+                join_all(many.iter().map(|end| self.done_one(way, end, false))).await.into_iter().collect()
+            }
         }
     }
 
-    async fn done_one(&self, client: &WithOptions<Client>, end: &HotDone) -> Result<(), HotError> {
-        let name = value::name(&self.node.prefix, &end.key);
-        let reply = self.set(client, name.clone(), value::done(&end.done), end.ttl, None).await?;
-        let old = self.bytes(reply)?.unwrap_or_default();
-        if value::is_forgotten(&old) {
-            return self.delete(client, name).await;
-        }
-        if value::is_watched(&old) {
-            let digest = end.key.digest().to_string();
-            let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
-            self.settle_answer(self.node.channel.as_bytes(), told.await)?;
-        }
-        Ok(())
+    async fn done_one(&self, way: &Way, end: &HotDone, only: bool) -> Result<(), HotError> {
+        let (name, text) = (value::name(&self.node.prefix, &end.key), value::done(&end.done).into());
+        let errand = Errand { deed: Deed::Done, name, value: text, ttl: millis(end.ttl) };
+        let watched = match self.gather(way, errand, only).await? {
+            Gathered::Said(reply) => reply == Reply::Number(1),
+            Gathered::Alone(errand, _underway) => {
+                let reply = self.set(way, &errand, Over::Anything).await?;
+                let old = self.bytes(reply)?.unwrap_or_default();
+                if value::is_forgotten(&old) {
+                    self.ask(way, Some(&errand.name), &[b"DEL", &errand.name]).await?;
+                }
+                value::is_watched(&old)
+            }
+        };
+        if watched { self.tell(way, &end.key).await } else { Ok(()) }
+    }
+
+    async fn tell(&self, way: &Way, key: &EventKey) -> Result<(), HotError> {
+        let digest = key.digest().to_string();
+        let words = [b"PUBLISH", self.node.channel.as_bytes(), digest.as_bytes()];
+        self.ask(way, None, &words).await.map(|_| ())
     }
 
     pub(super) async fn release(&self, keys: Vec<(EventKey, Fence)>) -> Result<(), HotError> {
-        let client = &self.client()?;
+        let (way, only) = (&self.way()?, keys.len() == 1);
         let one = async |key: &EventKey, fence: Fence| {
-            let arguments = vec![
-                Bytes::from(fence.0.to_string()),
-                Bytes::from(self.node.channel.clone()),
-                Bytes::from(key.digest().to_string()),
-            ];
-            self.run(client, &script::RELEASE, value::name(&self.node.prefix, key), arguments)
-                .await
-                .map(|_| ())
+            let (name, fence) = (value::name(&self.node.prefix, key), fence.0.to_string().into());
+            let errand = Errand { deed: Deed::Release, name, value: fence, ttl: String::new() };
+            match self.gather(way, errand, only).await? {
+                Gathered::Said(Reply::Number(1)) => self.tell(way, key).await,
+                Gathered::Said(_) => Ok(()),
+                Gathered::Alone(Errand { name, value, .. }, _underway) => {
+                    let digest = key.digest().to_string();
+                    let arguments = [&*value, self.node.channel.as_bytes(), digest.as_bytes()];
+                    self.run(way, &script::RELEASE, &name, &arguments).await.map(|_| ())
+                }
+            }
         };
         join_all(keys.iter().map(|(key, fence)| one(key, *fence))).await.into_iter().collect()
     }
 
     pub(super) async fn watch(&self, key: &EventKey) -> Result<Watched, HotError> {
-        let client = &self.client()?;
-        let reply = self.run(client, &script::WATCH, value::name(&self.node.prefix, key), Vec::new()).await?;
+        let name = value::name(&self.node.prefix, key);
+        let reply = self.run(&self.way()?, &script::WATCH, &name, &[]).await?;
         Ok(match self.bytes(reply)?.map(|bytes| Value::parse(&bytes)) {
             Some(Value::Mark { exposed: false, .. }) => Watched::Watching,
             Some(Value::Mark { exposed: true, .. }) => Watched::WatchingExposed,
@@ -221,20 +257,12 @@ impl Redis {
 
     /// Leaves a word that outlasts whatever is on its way: an end that lands later takes itself back.
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
-        let client = &self.client()?;
         let name = value::name(&self.node.prefix, key);
-        let expiry = Some(Expiration::PX(millis(value::FORGOTTEN_TTL)));
-        let answer = client.set::<(), _, _>(name.clone(), value::forgotten(), expiry, None, false);
-        let answer = Box::pin(answer).await;
-        self.settle_answer(&name, answer)?;
-        let digest = key.digest().to_string();
-        let told = Box::pin(client.publish::<(), _, _>(self.node.channel.as_str(), digest));
-        self.settle_answer(self.node.channel.as_bytes(), told.await)
-    }
-
-    async fn delete(&self, client: &WithOptions<Client>, name: Bytes) -> Result<(), HotError> {
-        let answer = Box::pin(client.del::<(), _>(name.clone())).await;
-        self.settle_answer(&name, answer)
+        let ttl = millis(value::FORGOTTEN_TTL);
+        let words = [b"SET", &*name, value::FORGOTTEN, b"PX", ttl.as_bytes()];
+        let way = &self.way()?;
+        self.ask(way, Some(&name), &words).await?;
+        self.tell(way, key).await
     }
 
     pub(super) fn near_ttl(&self) -> Duration {
@@ -246,8 +274,8 @@ impl Redis {
     }
 
     pub(super) async fn ping(&self) -> Result<(), HotError> {
-        let client = &self.client().map_err(|resting| self.node.why(resting))?;
-        self.settle_answer(&[], Box::pin(client.ping::<()>(None)).await)
+        let way = &self.way().map_err(|resting| self.node.why(resting))?;
+        self.ask(way, None, &[b"PING"]).await.map(|_| ())
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
@@ -263,83 +291,70 @@ impl Redis {
     }
 
     /// Value and expiry in one command, and what was there before: a key without a time to live can't be.
-    async fn set(
-        &self,
-        client: &WithOptions<Client>,
-        name: Bytes,
-        bytes: Bytes,
-        ttl: Duration,
-        only: Option<SetOptions>,
-    ) -> Result<Reply, HotError> {
-        let ttl = millis(ttl);
+    async fn set(&self, way: &Way, errand: &Errand, over: Over) -> Result<Reply, HotError> {
+        let (name, bytes, ttl) = (&*errand.name, &*errand.value, &errand.ttl);
+        let (words, script) = match over {
+            Over::Nothing => {
+                (&[b"SET", name, bytes, b"PX", ttl.as_bytes(), b"GET", b"NX"][..], &script::CLAIM)
+            }
+            Over::Anything => (&[b"SET", name, bytes, b"PX", ttl.as_bytes(), b"GET"][..], &script::DONE),
+        };
         if !self.node.scripted.load(Ordering::Relaxed) {
-            let expiry = Some(Expiration::PX(ttl));
-            // Boxed, as all of fred's futures here: each is 7 KiB, which the request's would carry and move.
-            let answer = Box::pin(client.set(name.clone(), bytes.clone(), expiry, only.clone(), true));
-            match answer.await {
+            match way.ask(self.node.timeout, self.slot_of(Some(name)), words).await {
                 Err(cause) if is_syntax_error(&cause) => self.node.fall_back_to_scripts(),
-                answer => return self.settle_answer(&name, answer),
+                answer => return self.settle_answer(name, answer),
             }
         }
-        let script = if only.is_some() { &script::CLAIM } else { &script::DONE };
-        self.run(client, script, name, vec![bytes, Bytes::from(ttl.to_string())]).await
+        self.run(way, script, name, &[bytes, ttl.as_bytes()]).await
     }
 
     /// One script on one key; its text is sent only where the server doesn't know it.
     async fn run(
         &self,
-        client: &WithOptions<Client>,
+        way: &Way,
         script: &Script,
-        name: Bytes,
-        arguments: Vec<Bytes>,
+        name: &[u8],
+        arguments: &[&[u8]],
     ) -> Result<Reply, HotError> {
-        let answer = Box::pin(client.evalsha(script.hash(), vec![name.clone()], arguments.clone()));
-        let answer = match answer.await {
-            Err(cause) if cause.details().starts_with("NOSCRIPT") => {
-                Box::pin(client.eval(script.text(), vec![name.clone()], arguments)).await
-            }
-            answer => answer,
-        };
-        self.settle_answer(&name, answer)
+        let slot = self.slot_of(Some(name));
+        let mut words: Vec<&[u8]> = vec![b"EVALSHA", script.hash().as_bytes(), b"1", name];
+        words.extend(arguments);
+        let mut answer = way.ask(self.node.timeout, slot, &words).await;
+        if answer.as_ref().is_err_and(script::is_unknown) {
+            words.splice(..2, [&b"EVAL"[..], script.text().as_bytes()]);
+            answer = way.ask(self.node.timeout, slot, &words).await;
+        }
+        self.settle_answer(name, answer)
+    }
+
+    async fn ask(&self, way: &Way, name: Option<&[u8]>, words: &[&[u8]]) -> Result<Reply, HotError> {
+        let answer = way.ask(self.node.timeout, self.slot_of(name), words).await;
+        self.settle_answer(name.unwrap_or_default(), answer)
+    }
+
+    fn slot_of(&self, name: Option<&[u8]>) -> Option<u16> {
+        name.filter(|_| self.node.target.is_cluster()).map(|name| self.node.target.slot(name))
     }
 
     /// A string's bytes. Another type is none that we wrote; Redis says WRONGTYPE before it comes to that.
     fn bytes(&self, reply: Reply) -> Result<Option<Bytes>, HotError> {
-        if let Reply::Null = reply {
-            return Ok(None);
+        match reply {
+            Reply::Nil => Ok(None),
+            Reply::Value(bytes) => Ok(Some(bytes)),
+            Reply::Number(_) | Reply::Word => {
+                let cause = Cause::new(ErrorKind::Protocol, "an answer that is no string");
+                self.settle_answer(&[], Err(cause))
+            }
         }
-        let kind = reply.kind();
-        if let Reply::Bytes(bytes) = reply {
-            return Ok(Some(bytes));
-        }
-        if let Reply::String(text) = reply {
-            return Ok(Some(text.into_inner()));
-        }
-        let what = format!("an answer of kind {kind:?}");
-        self.settle_answer(&[], Err(Cause::new(ErrorKind::Protocol, what)))
     }
 
-    /// The client, unless the breaker is open.
-    fn client(&self) -> Result<WithOptions<Client>, HotError> {
-        let client = if self.breaker.is_open() { None } else { self.slot.client() };
-        if client.is_none() {
+    /// The way to Redis, unless the breaker is open.
+    fn way(&self) -> Result<Way, HotError> {
+        let way = if self.breaker.is_open() { None } else { self.slot.way() };
+        if way.is_none() {
             count(&self.node.counters.rested);
         }
-        client.ok_or(HotError::Resting)
-    }
-
-    /// No call outlasts this, whatever becomes of the connection under it: a command that met the end of fred's
-    /// routing task may never be answered, nor time out by itself.
-    pub(super) async fn bounded<T>(
-        &self,
-        call: impl Future<Output = Result<T, HotError>>,
-    ) -> Result<T, HotError> {
-        let Ok(answer) = tokio::time::timeout(CALL_TIMEOUTS * self.node.timeout, call).await else {
-            count(&self.node.counters.slow);
-            self.breaker.failed(self.breaker.suspect(), true);
-            return Err(HotError::Slow(self.node.timeout));
-        };
-        answer
+        way.ok_or(HotError::Resting)
     }
 
     /// Tells the breaker what came of a call on this key.
@@ -388,6 +403,6 @@ fn is_syntax_error(cause: &Cause) -> bool {
 }
 
 /// At least one: a TTL of nothing is no TTL, which Redis refuses.
-fn millis(ttl: Duration) -> i64 {
-    i64::try_from(ttl.min(TTL_MAX).as_millis()).unwrap_or(i64::MAX).max(1)
+fn millis(ttl: Duration) -> String {
+    ttl.min(TTL_MAX).as_millis().max(1).to_string()
 }

@@ -1,8 +1,13 @@
-//! The scripts: what takes more than one command to be atomic. Each touches one key, so that it runs on any
-//! cluster node. The byte after `processing ` says whether a copy on another node waits (`w`, `y`), and whether the
+//! The scripts: what takes more than one command to be atomic. Each but `TOGETHER` touches one key, so that it runs on
+//! any cluster node. The byte after `processing ` says whether a copy on another node waits (`w`, `y`), and whether the
 //! durable store knows nothing of the claim (`x`, `y`); see `hot/value.rs`.
 
 use std::sync::LazyLock;
+
+/// True where the server doesn't know a script by its hash.
+pub(super) fn is_unknown(cause: &super::Cause) -> bool {
+    cause.details().starts_with("NOSCRIPT")
+}
 
 /// A script and the hash that Redis knows it by.
 pub(super) struct Script {
@@ -89,3 +94,43 @@ if old and string.sub(old, 1, 11) == 'processing ' then
   redis.call('SETRANGE', KEYS[1], 11, (how == 'x' or how == 'y') and 'y' or 'w')
 end
 return old";
+
+/// Claims, then ends, then releases, of many keys: `ARGV` counts the first two, then has a value and a time to live for
+/// each key. Says for a claim what was there, for the others whether somebody watches the mark that went. What one key
+/// is refused fails no other. Only commands and options that every server has whose scripts replicate by effect.
+pub(super) static TOGETHER: Script =
+    Script { text: TOGETHER_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(TOGETHER_TEXT)) };
+const TOGETHER_TEXT: &str = "-- together
+local call, out = redis.pcall, {}
+local claims = tonumber(ARGV[1])
+local dones = claims + tonumber(ARGV[2])
+for i = 1, #KEYS do
+  local key, value, ttl = KEYS[i], ARGV[2 * i + 1], ARGV[2 * i + 2]
+  local said
+  if i <= claims then
+    said = call('SET', key, value, 'PX', ttl, 'NX')
+    if not said then said = call('GET', key) elseif said.ok then said = false end
+  else
+    local old = call('GET', key)
+    local marked = type(old) == 'string' and string.sub(old, 1, 11) == 'processing '
+    said = old
+    if i <= dones then
+      if old == 'forgotten' then
+        said = call('DEL', key)
+      elseif type(old) ~= 'table' then
+        said = call('SET', key, value, 'PX', ttl)
+      end
+    elseif marked and string.sub(old, 14) == value then
+      said = call('DEL', key)
+    else
+      marked = false
+    end
+    if type(said) ~= 'table' or said.ok then
+      local how = marked and string.sub(old, 12, 12)
+      said = (how == 'w' or how == 'y') and 1 or 0
+    end
+  end
+  if type(said) == 'table' then said = {said.err} end
+  out[i] = said
+end
+return out";
