@@ -1,6 +1,6 @@
 //! Group commit: one task fills batches, and whatever waits when a transaction has ended goes into the next one. No fixed
-//! delay. While a batch is under way another one leaves only where it is worth a commit of its own, or where commits are
-//! slow. Knows rows and asks, not what they mean.
+//! delay. While a batch is under way another one leaves only where commits are slow. Knows rows and asks, not what they
+//! mean.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -259,10 +259,11 @@ impl Writer {
 
     /// Answers a batch's callers.
     fn land(&mut self, landed: Landed) {
-        let writes = landed.parts.iter().map(|(writes, _)| writes.len()).sum::<usize>();
-        let batch = self.batches.iter().position(|batch| *batch == writes).expect("it was under way");
-        self.batches.swap_remove(batch);
-        self.pace.took(landed.departed.elapsed());
+        let writes = || landed.parts.iter().flat_map(|(writes, _)| writes);
+        let batch = self.batches.iter().position(|batch| *batch == writes().count());
+        self.batches.swap_remove(batch.expect("it was under way"));
+        let rows = writes().map(Write::rows).sum::<usize>() + landed.strays.len();
+        self.pace.took(landed.departed.elapsed(), rows);
         self.blocked = 0;
         self.pens.put_back(landed.pen);
         for ask in &landed.strays {

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// Fewer waiting writes never leave beside a batch: a commit costs as much processor time as some twenty rows, and what
-/// waits shares the next one.
-const WORTH_A_COMMIT: usize = 16;
-/// Where even the quickest of the recent batches took so long, a disk or a replica is slow, and not the processor.
+/// What a row adds to a batch's duration where processors are in short supply.
+const ROW: Duration = Duration::from_micros(30);
+/// Where even the quickest of the recent batches took so long, less its rows, a disk or a replica is slow. Elsewhere the
+/// processor is: there a second batch would only make both smaller, and a commit costs as much as some twenty rows.
 const SLOW: Duration = Duration::from_micros(2500);
-/// On such a database batches leave this far apart at the least …
+/// On a slow database batches leave this far apart at the least …
 const APART_MIN: Duration = Duration::from_millis(2);
 /// … and are no smaller than this part of the largest one under way.
-const SLOW_SHARE: usize = 4;
+const SHARE: usize = 4;
 /// Batches after which an older one's duration is forgotten: at the latest after twice as many.
 const RECENT: u32 = 32;
 
@@ -32,17 +32,17 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Notes how long a batch took.
-    pub(super) fn took(&mut self, duration: Duration) {
-        self.quickest = self.quickest.min(duration);
+    /// Notes how long a batch of so many rows took.
+    pub(super) fn took(&mut self, duration: Duration, rows: usize) {
+        let work = ROW * u32::try_from(rows).unwrap_or(u32::MAX);
+        self.quickest = self.quickest.min(duration.saturating_sub(work));
         self.counted += 1;
         if self.counted == RECENT {
             *self = Self { quickest_before: self.quickest, ..Self::default() };
         }
     }
 
-    /// How long after another one a small batch may leave; `None` where commits are quick, and it had better wait for what
-    /// is under way.
+    /// How long after another one a batch may leave; `None` where commits are quick, and it waits for what is under way.
     pub(super) fn apart(&self) -> Option<Duration> {
         let quickest = self.quickest.min(self.quickest_before);
         (quickest >= SLOW).then(|| APART_MIN.max(quickest / 2))
@@ -63,10 +63,9 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// Sets how many are enough beside a batch of so many writes: as many, so that two at once don't make batches smaller;
-    /// fewer where the database is slow and the last one left a while ago.
-    pub(super) fn beside(&self, largest: usize, slow: bool) {
-        let enough = if slow { (largest / SLOW_SHARE).max(1) } else { largest.max(WORTH_A_COMMIT) };
+    /// Sets how many are enough beside a batch of so many writes; none where it isn't time yet.
+    pub(super) fn beside(&self, largest: usize, due: bool) {
+        let enough = if due { (largest / SHARE).max(1) } else { usize::MAX };
         self.enough.store(enough, Ordering::Relaxed);
     }
 
@@ -96,28 +95,29 @@ mod tests {
         let mut pace = Pace::default();
         for _ in 0..RECENT {
             assert_eq!(pace.apart(), None);
-            pace.took(6 * MILLI);
+            pace.took(7 * MILLI, 10);
         }
-        assert_eq!(pace.apart(), Some(3 * MILLI));
-        pace.took(MILLI);
+        assert_eq!(pace.apart(), Some(3350 * MILLI / 1000));
+        pace.took(5 * MILLI, 100);
         for _ in 0..RECENT {
             assert_eq!(pace.apart(), None);
-            pace.took(3 * MILLI);
+            pace.took(3 * MILLI, 1);
         }
         for _ in 0..RECENT {
-            pace.took(3 * MILLI);
+            pace.took(3 * MILLI, 1);
         }
         assert_eq!(pace.apart(), Some(APART_MIN));
     }
 
     #[test]
-    fn enough_is_as_many_as_are_under_way_and_on_a_slow_database_a_share_of_them() {
+    fn a_share_of_what_is_under_way_is_enough_once_it_is_time() {
         let crowd = Crowd::default();
-        for (largest, slow, enough) in
-            [(3, false, WORTH_A_COMMIT), (40, false, 40), (40, true, 40 / SLOW_SHARE), (3, true, 1)]
-        {
-            crowd.beside(largest, slow);
-            assert!(crowd.is_enough(enough) && !crowd.is_enough(enough - 1), "{largest} {slow}");
+        assert!(!crowd.is_enough(1000));
+        for (largest, enough) in [(3, 1), (40, 40 / SHARE)] {
+            crowd.beside(largest, true);
+            assert!(crowd.is_enough(enough) && !crowd.is_enough(enough - 1), "{largest}");
         }
+        crowd.beside(3, false);
+        assert!(!crowd.is_enough(1000));
     }
 }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use super::store::Keeper;
 use crate::clock::monotonic;
 
+/// A connection idle for so long is closed while another is in use: it would be found dead when it is needed.
+const SPARE_IDLE_MAX: Duration = Duration::from_secs(15);
 /// How long to do without another connection after the database refused one.
 const GROW_AGAIN: Duration = Duration::from_secs(10);
 
@@ -13,8 +15,8 @@ const GROW_AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct Pens {
     /// Never connected: others are made after it.
     model: Keeper,
-    /// The one used last is taken first. While nothing is under way there is one at the least.
-    idle: Vec<Keeper>,
+    /// With when they were put back; the latest is taken first. While nothing is under way there is one at the least.
+    idle: Vec<(Keeper, Instant)>,
     count: usize,
     growing: bool,
     grow_after: Instant,
@@ -22,37 +24,39 @@ pub(super) struct Pens {
 
 impl Pens {
     pub(super) fn new(first: Keeper) -> Self {
-        Self { model: first.another(), idle: vec![first], count: 1, growing: false, grow_after: monotonic() }
+        Self {
+            model: first.another(),
+            idle: vec![(first, monotonic())],
+            count: 1,
+            growing: false,
+            grow_after: monotonic(),
+        }
     }
 
     /// Whether one is connected and has no batch.
     pub(super) fn ready(&self) -> bool {
-        self.idle.last().is_some_and(Keeper::connected)
+        self.idle.last().is_some_and(|(pen, _)| pen.connected())
     }
 
     pub(super) fn take(&mut self) -> Option<Keeper> {
-        self.idle.pop()
+        self.idle.pop().map(|(pen, _)| pen)
     }
 
+    /// A lost one leaves no trust in the others: the next batch finds out first whether the database is there.
     pub(super) fn put_back(&mut self, pen: Keeper) {
-        let lost = self.idle.len();
-        if pen.connected() {
-            self.idle.retain(Keeper::connected);
-            self.count -= lost - self.idle.len();
-            self.idle.push(pen);
-        } else if self.idle.is_empty() {
-            self.idle.push(pen);
-        } else {
-            self.count -= 1;
-        }
+        let (now, before) = (monotonic(), self.idle.len());
+        let good = pen.connected();
+        self.idle.retain(|(other, since)| good && other.connected() && now - *since < SPARE_IDLE_MAX);
+        self.count -= before - self.idle.len();
+        self.idle.push((pen, now));
     }
 
     /// The only one, while nothing is under way.
     pub(super) fn lead(&mut self) -> &mut Keeper {
-        self.idle.last_mut().expect("one pen is idle while no batch is under way")
+        &mut self.idle.last_mut().expect("one pen is idle while no batch is under way").0
     }
 
-    /// Closes all but one: what is hardly used would be found dead when it is needed.
+    /// Closes all but one.
     pub(super) fn shrink(&mut self) {
         let spare = self.idle.len().saturating_sub(1);
         self.idle.drain(..spare);
@@ -80,9 +84,11 @@ impl Pens {
 
     pub(super) fn grown(&mut self, pen: Keeper) {
         self.growing = false;
-        if !pen.connected() {
+        if pen.connected() {
+            self.put_back(pen);
+        } else {
+            self.count -= 1;
             self.grow_after = monotonic() + GROW_AGAIN;
         }
-        self.put_back(pen);
     }
 }

@@ -320,7 +320,8 @@ async fn while_a_slow_database_commits_one_batch_others_leave_and_the_counts_are
             let (store, effects, seen) = (store.clone(), Arc::clone(&effects), Arc::clone(&seen));
             tokio::spawn(async move {
                 for n in 0.. {
-                    // Half of them are repeats of another client's.
+                    // Half of them are repeats of another client's; all at once they would share every batch.
+                    tokio::time::sleep(Duration::from_millis(client)).await;
                     deliver_on_a_long_lease(&store, &format!("event:{}:{n}", client / 2), &effects).await;
                     if seen.load(Ordering::SeqCst) {
                         break;

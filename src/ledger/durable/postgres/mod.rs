@@ -20,8 +20,7 @@ use super::row::Row;
 use crate::config::PostgresConfig;
 use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
-/// Batches under way at once: while one is flushed, another is worked on. More bring no more, but on disks whose flush
-/// takes many times as long as the work.
+/// Batches under way at once where commits are slow: while one is flushed, others are worked on.
 pub(super) const BATCHES_MAX: usize = 4;
 /// A start-up option of our own: a session that shows it is ours alone; behind a pooler it is refused or lost.
 const SESSION_MARK: (&str, &str) = ("umavez.session", "own");
