@@ -187,6 +187,16 @@ async fn only_its_own_fence_releases_a_mark(a: &Node) {
     assert_eq!(a.claims(&key, 7).await, HotSeen::Done(made("anew")));
 }
 
+/// The next end told, less that of an event that was forgotten before: nodes are told of that too.
+async fn told_next(told: &mut Receiver<Digest>, forgotten: &EventKey) -> Option<Digest> {
+    loop {
+        let next = told.recv().await;
+        if next != Some(forgotten.digest()) {
+            return next;
+        }
+    }
+}
+
 async fn who_watches_an_event_is_told_of_its_end(a: &Node, b: &Hot, told: &mut Receiver<Digest>) {
     let [finished, failed, quiet] = ["finished", "failed", "quiet"].map(|id| key(&format!("watched {id}")));
     for key in [&finished, &failed, &quiet] {
@@ -198,9 +208,12 @@ async fn who_watches_an_event_is_told_of_its_end(a: &Node, b: &Hot, told: &mut R
     assert_eq!(b.watch(&failed).await.unwrap(), Watched::Watching);
     a.hot.done(vec![end(&quiet, &made("quiet"))]).await.unwrap();
     a.hot.done(vec![end(&finished, &made("finished"))]).await.unwrap();
-    assert_eq!(within("told of the success", told.recv()).await, Some(finished.digest()));
+    assert_eq!(
+        within("told of the success", told_next(told, &key("released"))).await,
+        Some(finished.digest())
+    );
     a.hot.release(vec![(failed.clone(), Fence(1))]).await.unwrap();
-    assert_eq!(within("told of the release", told.recv()).await, Some(failed.digest()));
+    assert_eq!(within("told of the release", told_next(told, &key("released"))).await, Some(failed.digest()));
     assert_eq!(b.watch(&finished).await.unwrap(), Watched::Done(made("finished")));
     assert_eq!(b.watch(&failed).await.unwrap(), Watched::Absent);
 }
@@ -556,7 +569,10 @@ async fn what_leaves_together_is_decided_key_by_key() {
             done.unwrap();
         }
         assert!(scripts().await <= before + 2, "they did not leave together");
-        assert_eq!(within("told of the end", node.pushes.recv()).await, Some(watched.digest()));
+        assert_eq!(
+            within("told of the end", told_next(&mut node.pushes, &forgotten)).await,
+            Some(watched.digest())
+        );
         assert_eq!(node.claims(&taken, 10).await, HotSeen::Done(made("done")));
         assert_eq!(node.claims(&watched, 10).await, HotSeen::Done(made("told")));
         assert_eq!(node.claims(&forgotten, 10).await, HotSeen::Claimed, "the late end took itself back");
