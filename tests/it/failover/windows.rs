@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::stores_down::wired;
 use crate::support::{Delivery, Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, order};
 
-/// An app that speaks just enough HTTP/2 to end each first stream with these frames, and then closes or not.
+/// An app that speaks just enough HTTP/2 to end each stream with these frames, and then closes or not.
 struct Http2App {
     address: SocketAddr,
     task: tokio::task::JoinHandle<()>,
@@ -23,13 +23,17 @@ impl Http2App {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 tokio::spawn(async move {
-                    if until_the_request_ended(&mut stream).await.is_ok() {
-                        // SETTINGS of its own, an acknowledgement of the other's, and what the story says.
-                        let settings = [[0, 0, 0, 4, 0, 0, 0, 0, 0], [0, 0, 0, 4, 1, 0, 0, 0, 0]].concat();
-                        stream.write_all(&[&settings, frames].concat()).await.ok();
-                        if !closes {
-                            let mut rest = Vec::new();
-                            stream.read_to_end(&mut rest).await.ok();
+                    // SETTINGS of its own, an acknowledgement of the other's, and what the story says.
+                    let mut said = [[0, 0, 0, 4, 0, 0, 0, 0, 0], [0, 0, 0, 4, 1, 0, 0, 0, 0]].concat();
+                    let mut preface = [0; 24];
+                    stream.read_exact(&mut preface).await.ok();
+                    // A connection that stays may bring the next request too: it is told the same.
+                    while let Ok(id) = until_a_request_ended(&mut stream).await {
+                        said.extend_from_slice(&about(id, frames));
+                        stream.write_all(&said).await.ok();
+                        said.clear();
+                        if closes {
+                            return;
                         }
                     }
                 });
@@ -45,12 +49,20 @@ impl Drop for Http2App {
     }
 }
 
-async fn until_the_request_ended(stream: &mut TcpStream) -> std::io::Result<()> {
+/// Frames that speak of the first stream, speaking of this one.
+fn about(id: [u8; 4], frames: &[u8]) -> Vec<u8> {
+    let mut frames = frames.to_vec();
+    if let Some(stream) = frames.get_mut(5..9).filter(|stream| *stream == [0, 0, 0, 1]) {
+        stream.copy_from_slice(&id);
+    }
+    frames
+}
+
+/// Reads until the end of the next request; its stream.
+async fn until_a_request_ended(stream: &mut TcpStream) -> std::io::Result<[u8; 4]> {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const END_STREAM: u8 = 1;
-    let mut preface = [0; 24];
-    stream.read_exact(&mut preface).await?;
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).await?;
@@ -58,7 +70,7 @@ async fn until_the_request_ended(stream: &mut TcpStream) -> std::io::Result<()> 
         let mut payload = vec![0; usize::try_from(length).unwrap()];
         stream.read_exact(&mut payload).await?;
         if (head[3] == DATA || head[3] == HEADERS) && head[4] & END_STREAM != 0 {
-            return Ok(());
+            return Ok([head[5], head[6], head[7], head[8]]);
         }
     }
 }
