@@ -96,7 +96,11 @@ impl Writer {
             let ended = self.batches.is_empty() && self.queues.ended() && self.deferred.is_empty();
             // Of strays that the database refuses, the leases will lapse.
             if ended && (self.strays.is_empty() || !self.pens.ready()) {
-                return;
+                // A caller may be half-way through its sending: only receiving tells that nobody is.
+                match self.queues.next().await {
+                    Some(write) => self.deferred.push_back(write),
+                    None => return,
+                }
             }
             if self.batches.is_empty() && !self.pens.ready() {
                 let alive = if down { self.probe(&stop).await } else { self.reconnect().await };
