@@ -17,6 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
 use umavez::clock::Clock;
 use umavez::config::{Log, LogFormat};
+use umavez::upstream::told;
 
 use super::Failure;
 
@@ -110,17 +111,7 @@ impl Visit for JsonFields<'_> {
 
     /// With its causes: the last one is what a reader needs most.
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let mut text = value.to_string();
-        let mut source = value.source();
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !text.ends_with(&cause_text) {
-                text.push_str(": ");
-                text.push_str(&cause_text);
-            }
-            source = cause.source();
-        }
-        self.record_str(field, &text);
+        self.record_str(field, &told(value));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {

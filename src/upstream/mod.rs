@@ -21,7 +21,7 @@ use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 
 pub use body::{Body, BodyFault, Held};
-pub use outcome::{Cause, Outcome, UpstreamError};
+pub use outcome::{Cause, Outcome, UpstreamError, told};
 pub use url::public_url;
 
 use crate::clock::monotonic;
@@ -231,7 +231,7 @@ impl Upstream {
         if let Some(cause) = pool.failed_since(asked) {
             return Err(cause.into());
         }
-        connecting.await.inspect_err(|cause| pool.failed(outcome::told(&**cause)))
+        connecting.await.inspect_err(|cause| pool.failed(told(&**cause)))
     }
 
     fn pool(&self, target: &Target) -> Arc<Pool> {

@@ -57,8 +57,8 @@ impl UpstreamError {
     }
 }
 
-/// An error and its causes, each once.
-pub(super) fn told(error: &(dyn std::error::Error + 'static)) -> String {
+/// An error and its causes in one line, each once: for logs.
+pub fn told(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
