@@ -160,7 +160,7 @@ impl Flow {
         trace.passed(target, answer)
     }
 
-    /// A dedup route: reads, verifies and understands the request, then hands it to a task that runs to its end.
+    /// A dedup route: reads, verifies and understands the request, then sees it to its end.
     async fn once(
         self: &Arc<Self>,
         route: Arc<Route>,

@@ -67,19 +67,17 @@ pub async fn pass(
 
 /// What a sender is told about a failure of the app.
 pub(super) fn failure(error: &UpstreamError) -> Response<Body> {
-    match error.is_of_the_sender() {
-        Some(BodyFault::Broken(_)) => return text(StatusCode::BAD_REQUEST, "the request's body broke off\n"),
-        Some(BodyFault::Idle(_)) => {
-            return text(StatusCode::REQUEST_TIMEOUT, "the request's body did not come\n");
+    let (status, told) = match (error.is_of_the_sender(), error) {
+        (Some(BodyFault::Broken(_)), _) => (StatusCode::BAD_REQUEST, "the request's body broke off\n"),
+        (Some(BodyFault::Idle(_)), _) => (StatusCode::REQUEST_TIMEOUT, "the request's body did not come\n"),
+        (None, UpstreamError::Timeout(_)) => {
+            (StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n")
         }
-        None => {}
-    }
-    let mut answer = match error {
-        UpstreamError::Timeout(_) => text(StatusCode::GATEWAY_TIMEOUT, "the app did not answer in time\n"),
-        UpstreamError::Connect(_) => text(StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),
-        UpstreamError::Broken(_) => text(StatusCode::BAD_GATEWAY, "the connection to the app broke\n"),
-        UpstreamError::TooLong(_) => text(StatusCode::BAD_GATEWAY, "the app's answer is too long\n"),
+        (None, UpstreamError::Connect(_)) => (StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),
+        (None, UpstreamError::Broken(_)) => (StatusCode::BAD_GATEWAY, "the connection to the app broke\n"),
+        (None, UpstreamError::TooLong(_)) => (StatusCode::BAD_GATEWAY, "the app's answer is too long\n"),
     };
+    let mut answer = text(status, told);
     answer.extensions_mut().insert(Unanswered::of(error));
     answer
 }

@@ -1,5 +1,5 @@
-//! From the first claim to the answer: claim, forward, settle, wait, answer. Runs in a task of its own to its end,
-//! also if the sender hangs up half-way: its retry finds the result.
+//! From the first claim to the answer: claim, forward, settle, wait, answer. Runs to its end, also if
+//! the sender hangs up half-way: its retry finds the result.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -168,12 +168,12 @@ impl Work {
 /// Goes on past the lease: while the store is away nobody else can have claimed the event, and if somebody does when it
 /// is back, the fence tells.
 async fn settle(ledger: &Ledger, claims: Vec<Claim>, settlement: Settlement) -> Option<Job> {
-    let hearing = ledger.hot.hearing();
+    let since = ledger.since();
     if let Some(settled) = ledger.record(&claims, &settlement).await {
         for (claim, _) in claims.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::LeaseLost) {
             ledger.shared.metrics.lease_lost_late(&claim.route);
         }
-        ledger.finish(claims, settled, &settlement, hearing).await;
+        ledger.finish(claims, settled, &settlement, since).await;
         return None;
     }
     Some(Job::Settle { claims, settlement })

@@ -1,6 +1,6 @@
 //! The ledger: keys, claims, verdicts and receipts across both stores. Knows no HTTP server, route or provider.
 //!
-//! The order of a claim: a seat among this node's requests, then the hot store for all keys in one round trip, then
+//! The order of a claim: what this node knows to be done, a seat among its requests, then the hot store for all keys in one round trip, then
 //! the durable store for whatever the hot store doesn't know as done. The durable store decides; the hot store may
 //! make the answer sooner, never different.
 
@@ -33,7 +33,7 @@ use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
 use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
 pub use in_flight::Reserved;
 use in_flight::{InFlight, Place};
-use near::Near;
+use near::{Near, Since};
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
 
@@ -242,18 +242,18 @@ impl Ledger {
 
     /// Claims all items of a request at once; verdicts come in the order of the asks. The asks' keys must differ.
     pub async fn claim(&self, asks: Vec<Ask>, on: &Conditions) -> Vec<Verdict> {
-        let hearing = self.hot.hearing();
-        let near = |digest| self.shared.near.known(digest, hearing);
+        let since = self.since();
+        let near = |digest| self.shared.near.known(digest, since.hearing);
         let mut claiming = Claiming::sit(&self.shared.in_flight, asks, on.claimed.as_ref(), near);
         if let Some(claimed) = &on.claimed {
             claiming.take(claimed, on);
         }
-        self.ask_hot(&mut claiming, on, hearing).await;
-        self.ask_durable(&mut claiming, on, hearing).await;
+        self.ask_hot(&mut claiming, on, since).await;
+        self.ask_durable(&mut claiming, on, since).await;
         claiming.verdicts()
     }
 
-    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions, hearing: Option<u64>) {
+    async fn ask_hot(&self, claiming: &mut Claiming, on: &Conditions, since: Since) {
         let asks: Vec<HotAsk> = claiming.open().map(|item| item.hot_ask(on)).collect();
         if asks.is_empty() {
             return;
@@ -266,7 +266,7 @@ impl Ledger {
                 for (item, seen) in claiming.open_mut().zip(seen) {
                     if let HotSeen::Done(Done { receipt: Some(receipt), fingerprint }) = &seen {
                         // How much of the window is left isn't told: the thousandth part can't be much too long.
-                        let about = (on.terms.hot_ttl / 1000, hearing);
+                        let about = (on.terms.hot_ttl / 1000, since);
                         self.shared.near.remember(item.ask.key.digest(), receipt, *fingerprint, about);
                     }
                     item.hot(seen);
@@ -289,7 +289,7 @@ impl Ledger {
         }
     }
 
-    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions, hearing: Option<u64>) {
+    async fn ask_durable(&self, claiming: &mut Claiming, on: &Conditions, since: Since) {
         let asks: Vec<ClaimAsk> = claiming
             .open()
             .map(|item| ClaimAsk {
@@ -318,7 +318,7 @@ impl Ledger {
                 }
                 for HotDone { key, done, ttl } in &warm {
                     if let Some(receipt) = &done.receipt {
-                        self.shared.near.remember(key.digest(), receipt, done.fingerprint, (*ttl, hearing));
+                        self.shared.near.remember(key.digest(), receipt, done.fingerprint, (*ttl, since));
                     }
                 }
                 self.warm(warm).await;
@@ -328,6 +328,11 @@ impl Ledger {
                 self.without_durable(claiming, on, error, began).await;
             }
         }
+    }
+
+    /// For what the stores are asked now.
+    fn since(&self) -> Since {
+        Since { hearing: self.hot.hearing(), asked: monotonic() }
     }
 
     /// Tells the hot store what the durable store knew and it didn't.

@@ -1,6 +1,7 @@
 //! What this node knows to be done without asking any store, for a few seconds: providers send most copies close
-//! together. A near cache of the hot store, for the hot stores that other processes share. It forgets whenever it could
-//! have missed that a person changed an event through another node.
+//! together. A near cache of the hot store, for the hot stores that other processes share. It forgets what a person
+//! changed, through whichever node, and everything where it may have missed that; what is cut off without a sign is noticed
+//! no sooner than its time to live.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,12 +34,26 @@ pub(super) struct Near {
 
 #[derive(Debug, Default)]
 struct Shard {
-    young: HashMap<Digest, Known>,
-    old: HashMap<Digest, Known>,
+    young: HashMap<Digest, Entry>,
+    old: HashMap<Digest, Entry>,
     /// Bytes of the receipts in `young`.
     bytes: usize,
     /// The one remembered last: an app answers many events alike.
     last: Option<Arc<Receipt>>,
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    Known(Known),
+    /// A person changed the event then: what was asked of the stores before may be the state before that.
+    Forgotten(Instant),
+}
+
+/// From when something is known: what was said while other nodes were heard, and when the stores were asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Since {
+    pub(super) hearing: Option<u64>,
+    pub(super) asked: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -60,7 +75,7 @@ impl Near {
     pub(super) fn known(&self, digest: Digest, hearing: Option<u64>) -> Option<(Arc<Receipt>, Fingerprint)> {
         let hearing = hearing.filter(|_| !self.ttl.is_zero())?;
         let shard = self.shard(digest);
-        let known = shard.young.get(&digest).or_else(|| shard.old.get(&digest))?;
+        let Entry::Known(known) = shard.entry(digest)? else { return None };
         let holds = known.hearing == hearing && monotonic() < known.until;
         holds.then(|| (Arc::clone(&known.receipt), known.fingerprint))
     }
@@ -72,12 +87,19 @@ impl Near {
         digest: Digest,
         receipt: &Receipt,
         fingerprint: Fingerprint,
-        (window, hearing): (Duration, Option<u64>),
+        (window, since): (Duration, Since),
     ) {
         let ttl = self.ttl.min(window);
         let bytes = bytes_of(receipt);
-        let (Some(hearing), false) = (hearing, ttl.is_zero() || bytes > RECEIPT_BYTES_MAX) else { return };
+        let (Some(hearing), false) = (since.hearing, ttl.is_zero() || bytes > RECEIPT_BYTES_MAX) else {
+            return;
+        };
         let mut shard = self.shard(digest);
+        if let Some(Entry::Forgotten(at)) = shard.entry(digest)
+            && *at >= since.asked
+        {
+            return;
+        }
         let receipt = match &shard.last {
             Some(last) if is_alike(last, receipt) => Arc::clone(last),
             Some(_) | None => {
@@ -87,24 +109,36 @@ impl Near {
                 receipt
             }
         };
-        if shard.young.len() >= GENERATION_MAX || shard.bytes >= GENERATION_BYTES_MAX {
-            shard.old = std::mem::take(&mut shard.young);
-            shard.bytes = 0;
-        }
-        shard.young.insert(digest, Known { receipt, fingerprint, until: monotonic() + ttl, hearing });
+        let known = Known { receipt, fingerprint, until: monotonic() + ttl, hearing };
+        shard.put(digest, Entry::Known(known));
     }
 
     /// A person changed the event, or it may be that one did.
     pub(super) fn forget(&self, digest: Digest) {
-        let mut shard = self.shard(digest);
-        shard.young.remove(&digest);
-        shard.old.remove(&digest);
+        if !self.ttl.is_zero() {
+            self.shard(digest).put(digest, Entry::Forgotten(monotonic()));
+        }
     }
 
     fn shard(&self, digest: Digest) -> MutexGuard<'_, Shard> {
         let top = usize::try_from(digest.0 >> 124).expect("four bits fit");
         // A poisoned map is still a map: every change to it is one call.
         self.shards[top % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn entry(&self, digest: Digest) -> Option<&Entry> {
+        self.young.get(&digest).or_else(|| self.old.get(&digest))
+    }
+
+    /// The younger entry hides an older one.
+    fn put(&mut self, digest: Digest, entry: Entry) {
+        if self.young.len() >= GENERATION_MAX || self.bytes >= GENERATION_BYTES_MAX {
+            self.old = std::mem::take(&mut self.young);
+            self.bytes = 0;
+        }
+        self.young.insert(digest, entry);
     }
 }
 
@@ -142,13 +176,33 @@ mod tests {
         Receipt { status: 201, headers: Vec::new(), body, at: UnixMillis(7) }
     }
 
+    fn since(hearing: Option<u64>) -> Since {
+        Since { hearing, asked: monotonic() }
+    }
+
+    #[test]
+    fn what_was_asked_before_a_person_changed_the_event_is_not_remembered() {
+        // A settlement's answer that came after the forget put the old state back.
+        let near = Near::new(WINDOW);
+        let before = since(Some(1));
+        near.forget(Digest(5));
+        near.remember(Digest(5), &receipt(b"old"), Fingerprint(3), (WINDOW, before));
+        assert_eq!(near.known(Digest(5), Some(1)), None);
+        near.remember(Digest(6), &receipt(b"other"), Fingerprint(3), (WINDOW, before));
+        assert!(near.known(Digest(6), Some(1)).is_some());
+        let mut after = since(Some(1));
+        after.asked += Duration::from_nanos(1);
+        near.remember(Digest(5), &receipt(b"new"), Fingerprint(3), (WINDOW, after));
+        assert_eq!(near.known(Digest(5), Some(1)), Some((Arc::new(receipt(b"new")), Fingerprint(3))));
+    }
+
     #[test]
     fn an_event_is_known_while_other_nodes_are_heard_without_a_break() {
         let near = Near::new(WINDOW);
         let (digest, print) = (Digest(5), Fingerprint(3));
-        near.remember(digest, &receipt(b"made"), print, (WINDOW, None));
+        near.remember(digest, &receipt(b"made"), print, (WINDOW, since(None)));
         assert_eq!(near.known(digest, Some(1)), None, "learned while nobody was heard");
-        near.remember(digest, &receipt(b"made"), print, (WINDOW, Some(1)));
+        near.remember(digest, &receipt(b"made"), print, (WINDOW, since(Some(1))));
         assert_eq!(near.known(digest, Some(1)), Some((Arc::new(receipt(b"made")), print)));
         assert_eq!(near.known(digest, None), None);
         assert_eq!(near.known(digest, Some(2)), None, "something may have been missed in between");
@@ -159,10 +213,20 @@ mod tests {
     #[test]
     fn nothing_outlasts_its_window_and_long_receipts_stay_away() {
         let near = Near::new(WINDOW);
-        near.remember(Digest(1), &receipt(b"a"), Fingerprint(1), (Duration::ZERO, Some(1)));
-        near.remember(Digest(2), &receipt(b"a"), Fingerprint(1), (Duration::from_nanos(1), Some(1)));
-        near.remember(Digest(3), &receipt(&[b'a'; RECEIPT_BYTES_MAX + 1]), Fingerprint(1), (WINDOW, Some(1)));
-        Near::new(Duration::ZERO).remember(Digest(4), &receipt(b"a"), Fingerprint(1), (WINDOW, Some(1)));
+        near.remember(Digest(1), &receipt(b"a"), Fingerprint(1), (Duration::ZERO, since(Some(1))));
+        near.remember(Digest(2), &receipt(b"a"), Fingerprint(1), (Duration::from_nanos(1), since(Some(1))));
+        near.remember(
+            Digest(3),
+            &receipt(&[b'a'; RECEIPT_BYTES_MAX + 1]),
+            Fingerprint(1),
+            (WINDOW, since(Some(1))),
+        );
+        Near::new(Duration::ZERO).remember(
+            Digest(4),
+            &receipt(b"a"),
+            Fingerprint(1),
+            (WINDOW, since(Some(1))),
+        );
         for digest in 1..=4 {
             assert_eq!(near.known(Digest(digest), Some(1)), None, "{digest}");
         }
@@ -174,7 +238,7 @@ mod tests {
         let events = 3 * EVENTS_MAX as u128;
         let digest = |event: u128| Digest((event % 16) << 124 | event);
         for event in 0..events {
-            near.remember(digest(event), &receipt(b"a"), Fingerprint(1), (WINDOW, Some(1)));
+            near.remember(digest(event), &receipt(b"a"), Fingerprint(1), (WINDOW, since(Some(1))));
         }
         let known = |events: std::ops::Range<u128>| {
             events.filter(|event| near.known(digest(*event), Some(1)).is_some()).count()
@@ -191,7 +255,7 @@ mod tests {
         let made = |event: u128| receipt(format!("{event:0>1000}").as_bytes());
         let events = 2 * BYTES_MAX as u128 / 1000;
         for event in 0..events {
-            near.remember(digest(event), &made(event), Fingerprint(1), (WINDOW, Some(1)));
+            near.remember(digest(event), &made(event), Fingerprint(1), (WINDOW, since(Some(1))));
         }
         let known = (0..events).filter_map(|event| Some((event, near.known(digest(event), Some(1))?.0)));
         let known: Vec<_> = known.collect();

@@ -8,6 +8,7 @@ use super::claim::{Claim, EventKey, Fence, Layer, Receipt, Settlement};
 use super::durable::{End, SettleAsk, Settled};
 use super::hot::{Done, HotDone};
 use super::in_flight::Ended;
+use super::near::Since;
 use crate::clock::{UnixMillis, monotonic};
 
 /// How many of a request's settlements came to what.
@@ -36,12 +37,12 @@ impl Ledger {
         if claims.is_empty() {
             return landed;
         }
-        let hearing = self.hot.hearing();
+        let since = self.since();
         match self.record(&claims, &settlement).await {
             Some(settled) => {
                 landed.recorded += settled.iter().filter(|settled| **settled == Settled::Recorded).count();
                 landed.lease_lost = settled.iter().filter(|settled| **settled == Settled::LeaseLost).count();
-                self.finish(claims, settled, &settlement, hearing).await;
+                self.finish(claims, settled, &settlement, since).await;
             }
             None => {
                 landed.unsettled = claims.len();
@@ -72,21 +73,21 @@ impl Ledger {
         said.inspect_err(|error| self.shared.metrics.durable_failed(error)).ok()
     }
 
-    /// Tells the hot store and those who wait what the durable store has recorded; `hearing` is that from before it was
+    /// Tells the hot store and those who wait what the durable store has recorded; `since` is from before it was
     /// asked, so that no change of a person is missed that came after.
     pub(super) async fn finish(
         &self,
         claims: Vec<Claim>,
         settled: Vec<Settled>,
         settlement: &Settlement,
-        hearing: Option<u64>,
+        since: Since,
     ) {
         let (mut done, mut unmark) = (Vec::new(), Vec::new());
         for (claim, settled) in claims.iter().zip(settled) {
             match (settlement, settled) {
                 (Settlement::Commit(receipt), Settled::Recorded) => {
                     let Some(end) = hot_done(claim, receipt) else { continue };
-                    let about = (end.ttl, hearing);
+                    let about = (end.ttl, since);
                     self.shared.near.remember(claim.key.digest(), receipt, claim.fingerprint, about);
                     done.push(end);
                 }

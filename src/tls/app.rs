@@ -174,6 +174,15 @@ impl AppTls {
         self.state().files.shown()
     }
 
+    /// Says once more that its files are in use.
+    pub(super) fn tell_again(&self) {
+        let state = self.state();
+        state.files.shown().iter().for_each(|file| self.metrics.current(file, true));
+        if let Some(certificate) = &state.client {
+            self.tell(certificate);
+        }
+    }
+
     fn ready(&self) -> Result<Arc<Ready>, Refused> {
         if let Some(ready) = &*self.current.read().unwrap_or_else(PoisonError::into_inner) {
             return Ok(Arc::clone(ready));

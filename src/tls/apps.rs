@@ -34,6 +34,8 @@ impl Apps {
         }
         Troubles::none_or(troubles)?;
         self.shared.replace(shared)?;
+        // A file that was everybody's till now and is one app's own from now on is in use all the same.
+        fresh.values().for_each(|tls: &Arc<AppTls>| tls.tell_again());
         let mut kept = self.shared.shown();
         kept.extend(fresh.values().flat_map(|tls| tls.shown()));
         let before = std::mem::replace(&mut *self.own.write().unwrap_or_else(PoisonError::into_inner), fresh);

@@ -22,8 +22,8 @@ pub(super) struct Sni {
 }
 
 impl Sni {
-    /// What was ordered for a name is shown before what files hold for it, and to nobody who asks for another; the first
-    /// of all is a file's, where there is one.
+    /// What was ordered for a name is shown before what files hold for it; the first of all, which who asks for an unknown
+    /// name is shown, is a file's, where there is one.
     pub(super) fn new(mut certificates: Vec<Arc<Certificate>>, ordered: &[Ordered]) -> Self {
         let (mut exact, mut wildcard) = (HashMap::new(), HashMap::new());
         for (index, certificate) in certificates.iter().enumerate() {

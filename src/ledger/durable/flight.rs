@@ -37,9 +37,17 @@ impl Flight {
             Ok(outcome) => (vec![(writes, Ok(outcome))], false),
             Err(Failure::Apart(_)) if writes.len() > 1 => {
                 let mut parts = Vec::with_capacity(writes.len());
+                let mut lost = false;
                 for write in writes {
                     let alone = vec![write];
-                    let committed = commit(&mut pen, &alone, &[]).await.map_err(Failure::trouble);
+                    // A database that fell silent half-way would cost each of the rest a timeout.
+                    let committed = if lost {
+                        Err(Trouble::Down(PROBE_EVERY))
+                    } else {
+                        let committed = commit(&mut pen, &alone, &[]).await;
+                        lost = matches!(committed, Err(Failure::Trouble(_)));
+                        committed.map_err(Failure::trouble)
+                    };
                     parts.push((alone, committed));
                 }
                 (parts, true)

@@ -204,7 +204,11 @@ impl Keeper {
             self.connect().await.map_err(Failure::Trouble)?;
             let connection = self.connection.as_mut().expect("it was just made sure of");
             let error = match connection.run(work).await {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    // Another connection's silence says nothing of this one.
+                    self.up.store(true, Ordering::Relaxed);
+                    return Ok(done);
+                }
                 Err(error) => error,
             };
             match Mend::of(&error) {

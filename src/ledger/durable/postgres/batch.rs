@@ -1,4 +1,4 @@
-//! Claims and settlements of one batch in one round trip.
+//! Claims and settlements of one batch: one round trip where all is new, one or two more where copies are in it.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::ledger::durable::row::{Row, span};
 use crate::ledger::durable::{ClaimAsk, End, SettleAsk, receipt};
 
 impl Link {
-    /// Decides and commits the batch. An error leaves nothing decided, except that a lost connection may have
-    /// lost no more than the answer.
+    /// Decides and commits the batch. After an error some of it may be committed all the same: the answer alone was lost, or
+    /// copies were refused after what was new; another try recognises that by its fences.
     pub(in crate::ledger::durable) async fn commit_batch(
         &mut self,
         batch: &Batch<'_>,
