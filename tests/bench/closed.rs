@@ -17,6 +17,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 struct Connection {
     stream: TcpStream,
+    /// What the socket didn't take yet of the request under way.
+    unsent: Vec<u8>,
     received: Vec<u8>,
     waiting: Option<(Event, Instant)>,
 }
@@ -87,7 +89,8 @@ impl<'a> Loop<'a> {
             }
             for event in &ready {
                 let Token(index) = event.token();
-                if self.receive(index, &mut scratch).is_err() {
+                let written = self.connections.get_mut(index).map_or(Ok(()), Connection::write);
+                if written.and_then(|()| self.receive(index, &mut scratch)).is_err() {
                     self.reconnect(index)?;
                 }
             }
@@ -120,11 +123,10 @@ impl<'a> Loop<'a> {
             return;
         }
         let event = self.events.write(&mut self.out);
-        // A request is far smaller than a socket buffer, and each connection has one under way: it fits at once.
-        let whole = matches!(connection.stream.write(&self.out), Ok(written) if written == self.out.len());
         self.sent += 1;
         connection.waiting = Some((event, now));
-        if !whole {
+        connection.unsent.clone_from(&self.out);
+        if connection.write().is_err() {
             // The reading side reports the broken connection.
             self.tally.errors += 1;
         }
@@ -176,11 +178,27 @@ impl<'a> Loop<'a> {
     }
 }
 
+impl Connection {
+    /// Writes what the socket takes.
+    fn write(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(written) if written == self.unsent.len() => self.unsent.clear(),
+                Ok(written) => drop(self.unsent.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 fn connect(args: &Args, poll: &Poll, token: Token) -> io::Result<Connection> {
     let stream = std::net::TcpStream::connect(args.address())?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let mut stream = TcpStream::from_std(stream);
-    poll.registry().register(&mut stream, token, Interest::READABLE)?;
-    Ok(Connection { stream, received: Vec::with_capacity(4096), waiting: None })
+    poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+    Ok(Connection { stream, unsent: Vec::new(), received: Vec::with_capacity(4096), waiting: None })
 }

@@ -1,5 +1,5 @@
-//! Deliveries to send: unique or repeated ids in a body made once, signed for each request as Stripe signs.
-//! A copy has the same body as its first, byte for byte; only the signature's timestamp moves, as in real retries.
+//! Deliveries to send: unique or repeated ids in a body made once, signed for each request as Stripe or Meta signs.
+//! A copy has the same body as its first, byte for byte; only Stripe's timestamp moves, as in real retries.
 
 use std::io::Write as _;
 
@@ -10,6 +10,8 @@ use umavez::clock::Clock;
 const ID_SLOT: &[u8] = b"evt_000000000000000000000000";
 const FLAT_BYTES: usize = 1024;
 const NESTED_BYTES: usize = 4096;
+/// As many messages as a WhatsApp delivery holds at the most.
+const BATCH_ITEMS: u64 = 1000;
 /// Odd, so that multiplying by it gives each number another id, far from its neighbour's.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -19,6 +21,8 @@ pub(crate) enum Shape {
     Flat,
     /// 4 KiB of small objects in arrays in objects.
     Nested,
+    /// 1,000 WhatsApp messages, about 600 KB, all new or all copies. Goes to `/webhooks/meta` unless told otherwise.
+    Batch,
 }
 
 /// One request's event.
@@ -32,7 +36,9 @@ pub(crate) struct Event {
 pub(crate) struct Events {
     head: Vec<u8>,
     body: Vec<u8>,
-    id_at: usize,
+    /// Where the ids of its items stand.
+    ids_at: Vec<usize>,
+    shape: Shape,
     key: Option<hmac::Key>,
     /// Keeps ids of different runs and threads apart.
     run: u32,
@@ -49,17 +55,22 @@ impl Events {
         let body = match args.body {
             Shape::Flat => flat(),
             Shape::Nested => nested(),
+            Shape::Batch => batch(),
         };
+        let path = args.path.as_deref().unwrap_or(match args.body {
+            Shape::Flat | Shape::Nested => "/webhooks/stripe",
+            Shape::Batch => "/webhooks/meta",
+        });
         let head = format!(
-            "POST {} HTTP/1.1\r\nHost: hooks.example.com\r\nContent-Type: application/json; charset=utf-8\r\n\
-             User-Agent: Stripe/1.0 (+https://stripe.com/docs/webhooks)\r\nAccept: */*\r\nContent-Length: {}\r\n",
-            args.path,
+            "POST {path} HTTP/1.1\r\nHost: hooks.example.com\r\nContent-Type: application/json; charset=utf-8\r\n\
+             User-Agent: bench-load\r\nAccept: */*\r\nContent-Length: {}\r\n",
             body.len()
         );
         Self {
             head: head.into_bytes(),
-            id_at: memchr::memmem::find(&body, ID_SLOT).expect("each body names its event"),
+            ids_at: memchr::memmem::find_iter(&body, ID_SLOT).collect(),
             body,
+            shape: args.body,
             key: args.secret.as_ref().map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())),
             run: rand::random(),
             next: 0,
@@ -74,20 +85,28 @@ impl Events {
     /// Writes one request into `out`, replacing what was there.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Event {
         let event = self.choose();
-        let id = format!("evt_{:08x}{:016x}", self.run, event.number.wrapping_mul(SPREAD));
-        if let Some(slot) = self.body.get_mut(self.id_at..self.id_at + ID_SLOT.len()) {
-            slot.copy_from_slice(id.as_bytes());
+        let items = u64::try_from(self.ids_at.len()).unwrap_or(u64::MAX);
+        for (item, at) in (0..).zip(&self.ids_at) {
+            let number = event.number.wrapping_mul(items).wrapping_add(item);
+            let id = format!("evt_{:08x}{:016x}", self.run, number.wrapping_mul(SPREAD));
+            if let Some(slot) = self.body.get_mut(*at..at + ID_SLOT.len()) {
+                slot.copy_from_slice(id.as_bytes());
+            }
         }
         out.clear();
         out.extend_from_slice(&self.head);
         if let Some(key) = &self.key {
-            let seconds = Clock::System.now().seconds();
             let mut signed = hmac::Context::with_key(key);
-            signed.update(format!("{seconds}.").as_bytes());
+            if self.shape == Shape::Batch {
+                out.extend_from_slice(b"X-Hub-Signature-256: sha256=");
+            } else {
+                let seconds = Clock::System.now().seconds();
+                signed.update(format!("{seconds}.").as_bytes());
+                write!(out, "Stripe-Signature: t={seconds},v1=").expect("a Vec takes everything");
+            }
             signed.update(&self.body);
             let mut hex = [0_u8; 64];
             hex::encode_to_slice(signed.sign(), &mut hex).expect("32 bytes are 64 digits");
-            write!(out, "Stripe-Signature: t={seconds},v1=").expect("a Vec takes everything");
             out.extend_from_slice(&hex);
             out.extend_from_slice(b"\r\n");
         }
@@ -153,6 +172,20 @@ fn nested() -> Vec<u8> {
     }
     start.push_str(r#"]},"metadata":{"note":""#);
     padded(&start, r#""},"status":"paid"}},"pending_webhooks":1}"#, NESTED_BYTES)
+}
+
+fn batch() -> Vec<u8> {
+    let id = String::from_utf8_lossy(ID_SLOT);
+    let text = "Oi, j\\u00e1 paguei o PIX \\ud83d\\ude00, pode conferir? ".repeat(8);
+    let message = format!(
+        r#"{{"from":"5500900000001","id":"{id}","timestamp":"1786363191","type":"text","text":{{"body":"{text}"}}}}"#
+    );
+    let messages: Vec<&str> = (0..BATCH_ITEMS).map(|_| message.as_str()).collect();
+    let body = format!(
+        r#"{{"object":"whatsapp_business_account","entry":[{{"id":"2","changes":[{{"value":{{"messaging_product":"whatsapp","metadata":{{"phone_number_id":"100000000000011"}},"messages":[{}]}},"field":"messages"}}]}}]}}"#,
+        messages.join(",")
+    );
+    body.into_bytes()
 }
 
 /// `start`, filler, `end`: exactly so many bytes.

@@ -1,4 +1,4 @@
-//! The load program: sends signed, Stripe-shaped deliveries over kept-alive HTTP/1.1 connections and prints one
+//! The load program: sends signed deliveries, shaped as Stripe's or Meta's, over kept-alive HTTP/1.1 connections and prints one
 //! line of JSON about what came back. Closed loop by default; `--rate` makes an open loop whose latencies count
 //! from the moment a request was due, so that a stalled server can't hide behind a client that waits for it.
 //! Bounded in time and in requests. Not a general HTTP client: it understands the answers a gateway gives here.
@@ -22,8 +22,9 @@ pub(crate) struct Args {
     /// Port on 127.0.0.1.
     #[arg(long)]
     port: u16,
-    #[arg(long, default_value = "/webhooks/stripe")]
-    path: String,
+    /// Left out: the route that the body is for.
+    #[arg(long)]
+    path: Option<String>,
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
     /// Seconds that count, after the warm-up.
@@ -46,7 +47,7 @@ pub(crate) struct Args {
     recent: usize,
     #[arg(long, value_enum, default_value_t = Shape::Flat)]
     body: Shape,
-    /// Signs each request as Stripe does; left out: unsigned.
+    /// Signs each request as the body's provider does; left out: unsigned.
     #[arg(long)]
     secret: Option<String>,
     /// Threads of a closed loop; connections are shared out among them.

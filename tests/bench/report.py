@@ -22,6 +22,12 @@ LOADS = {
     "paced-copies": "95 % copies, 500 requests/s",
     "slow1": "0 % copies, 256 connections, each flush 1 ms slower",
     "slow3": "0 % copies, 256 connections, each flush 3 ms slower",
+    "one-slow0": "one new event at a time",
+    "batch-slow0": "1,000 new items in one request at a time",
+    "one-slow1": "one new event at a time, each flush 1 ms slower",
+    "batch-slow1": "1,000 new items in one request at a time, each flush 1 ms slower",
+    "one-slow3": "one new event at a time, each flush 3 ms slower",
+    "batch-slow3": "1,000 new items in one request at a time, each flush 3 ms slower",
     "rows-none": "0 % copies, 64 connections, empty event table",
     "rows-full": "0 % copies, 64 connections, event table filled before",
 }
@@ -151,6 +157,9 @@ def goals(results):
         1.0,
         "most",
     )
+    for slower, text in ((0, ""), (1, ", flushes 1 ms slower"), (3, ", flushes 3 ms slower")):
+        alone, whole = results.value(f"one-slow{slower}", "stores", p50), results.value(f"batch-slow{slower}", "stores", p50)
+        yield f"p50 of 1,000 new items in one request, against one{text}", over_rounds(lambda a, b: a / max(b, 1), whole, alone), 5.0, "most"
     for peer in ("stores", "embedded"):
         peak = over_rounds(lambda kib: kib / 1024, results.value("wide", peer, lambda run: run["peak_kib"]))
         yield f"peak memory at 256 connections, MiB ({PEERS[peer]})", peak, 32, "most"

@@ -18,7 +18,7 @@ rounds=${ROUNDS:-$([ "$quick" = 1 ] && echo 1 || echo 3)}
 seconds=${SECONDS_EACH:-$([ "$quick" = 1 ] && echo 1.5 || echo 8)}
 warm=$([ "$quick" = 1 ] && echo 0.4 || echo 1)
 rows=${ROWS:-$([ "$quick" = 1 ] && echo 500000 || echo 5000000)}
-loads=${LOADS:-"first half most wide nested paced paced-copies slow1 slow3 rows"}
+loads=${LOADS:-"first half most wide nested paced paced-copies slow1 slow3 batch rows"}
 peers=${PEERS:-"pass nginx lua naive embedded stores"}
 base=${PORT_BASE:-28100}
 upstream=$base redis=$((base + 1)) postgres=$((base + 2)) port=$((base + 10)) admin=$((base + 11))
@@ -230,6 +230,20 @@ slow() { # MILLISECONDS ROUND: the durable contestants on a database whose flush
     echo 0 >"$dir/slow_us"
 }
 
+batches() { # ROUND: 1,000 items in one request beside one, by one sender, on databases of different slowness
+    case " $loads " in *" batch "*) ;; *) return 0 ;; esac
+    local slower name chosen=$loads
+    for slower in 0 1 3; do
+        echo $((slower * 1000)) >"$dir/slow_us"
+        for name in one batch; do
+            loads=$name-slow$slower
+            each "$1" "$loads" "stores" --connections 1 --body "$([ $name = one ] && echo flat || echo batch)"
+        done
+    done
+    echo 0 >"$dir/slow_us"
+    loads=$chosen
+}
+
 fill() { # a second database, whose event table already holds many rows
     case " $loads " in *" rows "*) ;; *) return 0 ;; esac
     case " $peers " in *" stores "*) ;; *) return 0 ;; esac
@@ -287,6 +301,7 @@ for round in $(seq 1 "$rounds"); do
     each "$round" paced-copies "lua naive embedded stores" --connections 32 --rate 500 --copies 0.95
     slow 1 "$round"
     slow 3 "$round"
+    batches "$round"
     rows_pair "$round"
 done
 python3 "$here/report.py" "$results"
