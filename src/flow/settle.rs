@@ -33,7 +33,7 @@ pub(super) fn rule(outcome: &Outcome, done: &StatusSet, on_unknown: OnUnknown) -
 /// Whether the app refuses an event in an answer whose status says otherwise, as this provider's protocol has it.
 pub(super) fn refuses(outcome: &Outcome, provider: Option<&Provider>) -> bool {
     match (outcome, provider) {
-        (Outcome::Answered(answer), Some(provider)) if provider.not_done.is_some() => {
+        (Outcome::Answered(answer), Some(provider)) if provider.reads_answers() => {
             let body = body::decoded(answer.headers(), answer.body(), DECODED_BYTES_MAX);
             provider.is_refused_by(answer.headers(), &body.unwrap_or_else(|_| answer.body().clone()))
         }

@@ -209,7 +209,11 @@ impl Search<'_> {
         match test {
             // An object or array is there, though it can't be a part.
             Test::Present(wanted) => matches!(value, Ok(_) | Err(Lack::NotScalar)) == *wanted,
-            Test::OneOf(values) => value.is_ok_and(|value| values.contains(&value)),
+            Test::OneOf(values) => value.is_ok_and(|value| {
+                // XML is laid out as its writer likes, and `true` on a line of its own is `true`.
+                let value = if matches!(source, Source::Xml(_)) { value.trim_ascii() } else { &value };
+                values.iter().any(|wanted| **wanted == *value)
+            }),
         }
     }
 

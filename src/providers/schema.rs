@@ -31,6 +31,8 @@ pub struct Provider {
     pub done: Option<Vec<RangeInclusive<u16>>>,
     /// What an answer of the app says that refuses the event, though its status is one of those.
     pub not_done: Option<ItemRules>,
+    /// What such an answer has to say, or it refuses the event.
+    pub done_when: Option<ItemRules>,
     /// What this provider takes for success; a copy is never answered otherwise. `None` for whatever the app said.
     pub success: Option<Vec<RangeInclusive<u16>>>,
     /// Statuses after which this provider never sends again: no answer of ours to an event that isn't done.
@@ -118,12 +120,20 @@ impl Provider {
         self.rules.items(delivery)
     }
 
+    /// Whether an answer's status is not all that tells success.
+    pub fn reads_answers(&self) -> bool {
+        self.not_done.is_some() || self.done_when.is_some()
+    }
+
     /// Whether the app has refused the event in the body (or a header) of an answer whose status tells success.
     pub fn is_refused_by(&self, headers: &HeaderMap, body: &[u8]) -> bool {
-        let Some(conditions) = &self.not_done else { return false };
         let (method, url, path_params) = (&Method::POST, "", &[][..]);
         let answer = Delivery { method, url, headers, path_params, raw_body: body, body };
-        conditions.items(&answer).list.iter().any(|item| matches!(item.parts, Err(Keyless::NoKey)))
+        let says = |conditions: &ItemRules| {
+            conditions.items(&answer).list.iter().any(|item| matches!(item.parts, Err(Keyless::NoKey)))
+        };
+        self.not_done.as_ref().is_some_and(says)
+            || self.done_when.as_ref().is_some_and(|wanted| !says(wanted))
     }
 
     /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body
@@ -154,6 +164,7 @@ struct File {
     subpaths: bool,
     done: Option<Statuses>,
     not_done: Option<When>,
+    done_when: Option<When>,
     success: Option<Spanned<Statuses>>,
     #[serde(default)]
     final_statuses: Option<Statuses>,
@@ -214,6 +225,7 @@ impl File {
             None => None,
         };
         let not_done = self.not_done.map(conditions).transpose()?;
+        let done_when = self.done_when.map(conditions).transpose()?;
         let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
         Ok(Provider {
             name: self.name.into_inner(),
@@ -224,6 +236,7 @@ impl File {
             subpaths: self.subpaths,
             done: self.done.map(|statuses| statuses.0),
             not_done,
+            done_when,
             success,
             final_statuses: self.final_statuses.map(|statuses| statuses.0).unwrap_or_default(),
             duplicate_answer,

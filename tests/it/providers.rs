@@ -334,6 +334,46 @@ fn a_provider_file_that_is_wrong_says_where_and_how_to_mend_it() {
     assert_eq!(told, "x.toml:4:15: durable_ttl must be at least hot_ttl");
 }
 
+/// A provider file could say what refuses an event, and not what it takes to be done: an answer that said neither, or
+/// nothing at all, was done.
+#[test]
+fn an_answer_refuses_by_what_it_says_and_by_what_it_leaves_out() {
+    let head = "name = \"x\"\ndocs = \"d\"\nhot_ttl = \"1h\"\ndurable_ttl = \"1h\"\n";
+    let refuses = |rule: &str, body: &str| {
+        let provider =
+            Provider::parse("x.toml", &format!("{head}{rule}\n[[item]]\nkey = [\"$.id\"]\n")).unwrap();
+        assert_eq!(provider.reads_answers(), !rule.is_empty());
+        provider.is_refused_by(&HeaderMap::new(), body.as_bytes())
+    };
+    let not = r#"not_done = { "$.ok" = ["false", "no"] }"#;
+    let when = r#"done_when = { "$.ok" = "true" }"#;
+    let both = format!("{not}\ndone_when = {{ \"$.code\" = \"0\" }}");
+    let xml = r#"done_when = { "xml:/a/ok" = "1" }"#;
+    for (rule, body, refused) in [
+        ("", r#"{"ok":false}"#, false),
+        (not, r#"{"ok":false}"#, true),
+        (not, r#"{"ok":"maybe"}"#, false),
+        (not, "", false),
+        (when, r#"{"ok":true}"#, false),
+        (when, r#"{"ok":" true "}"#, true),
+        (when, r#"{"ok":"maybe"}"#, true),
+        (when, r#"{"ok":null}"#, true),
+        (when, "[]", true),
+        (when, "", true),
+        (&both, r#"{"ok":1,"code":0}"#, false),
+        (&both, r#"{"ok":"no","code":0}"#, true),
+        (&both, r#"{"ok":1,"code":2}"#, true),
+        (xml, "<a><ok>\n1\n</ok></a>", false),
+        (xml, "<a><ok>11</ok></a>", true),
+        (xml, "<a>1</a>", true),
+    ] {
+        assert_eq!(refuses(rule, body), refused, "{rule} {body}");
+    }
+    let wrong = format!("{head}done_when = {{ \"ok\" = \"1\" }}\n[[item]]\nkey = [\"$.id\"]\n");
+    let told = Provider::parse("x.toml", &wrong).unwrap_err().to_string();
+    assert!(told.contains("x.toml:5:15: \"ok\" is no path"), "{told}");
+}
+
 #[test]
 fn an_empty_list_holds_nothing_and_an_unknown_shape_is_one_keyless_item() {
     let meta = &Provider::shipped("meta").unwrap().rules;
