@@ -26,6 +26,7 @@ mod hot;
 mod init;
 mod keydiff;
 mod keys;
+mod lookalikes;
 mod model;
 mod near;
 mod nodes;
