@@ -259,7 +259,7 @@ export const ways = {
             ...json, "Linear-Signature": hmac("sha256", secret, body, "hex"), "Linear-Delivery": id,
         }),
         verify: (delivery) => new LinearWebhookClient(secret).verify(delivery.body, delivery.headers["linear-signature"]),
-        body: (id, stale) => JSON.stringify({ id, nome: "ação", webhookTimestamp: Date.now() - (stale ? 3_600_000 : 0) }),
+        body: (id, stale) => JSON.stringify({ id, nome: "ação", webhookTimestamp: Date.now() - (stale ? 9 * 3_600_000 : 0) }),
     },
     "hubspot-v1": hubspot("v1"),
     "hubspot-v2": hubspot("v2"),

@@ -140,7 +140,7 @@ fn a_stamp_past_its_tolerance_is_refused() {
         ("aws-sns", 86_400),
         ("discord", 900),
         ("hubspot", 300),
-        ("linear", 60),
+        ("linear", 28_800),
         ("paddle", 60),
         ("resend", 300),
         ("slack", 300),
