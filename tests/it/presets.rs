@@ -1,7 +1,7 @@
 //! What the field taught about single providers, told to the shipped rules.
 
 use crate::support::fixtures::Fixture;
-use crate::support::{Delivery, Gateway, Reply, Upstream};
+use crate::support::{Delivery, Gateway, Reply, Upstream, hub_sha256, unix_seconds};
 
 fn route(provider: &str) -> String {
     format!("[[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"{provider}\"\n")
@@ -84,25 +84,122 @@ async fn hubspot_items_that_share_an_event_id_are_all_forwarded() {
     assert_eq!(upstream.received(), 1);
 }
 
+/// What a SOAP app answers Salesforce with.
+fn acknowledges(ack: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\"?><s:Envelope xmlns:s=\"http://schemas.xmlsoap.org/soap/envelope/\"><s:Body>\
+         <notificationsResponse xmlns=\"http://soap.sforce.com/2005/09/outbound\">{ack}</notificationsResponse>\
+         </s:Body></s:Envelope>"
+    )
+}
+
+/// `Ack` false is a 200 too, and so is a fault, or nothing: each counted as done unless it was `false` or `0` to the
+/// letter, every retry was answered with it again, and the app never saw the notification.
 #[tokio::test]
 async fn a_salesforce_notification_that_the_app_does_not_acknowledge_comes_again() {
-    // `Ack` false is a 200 too: it counted as done, every retry was answered with it again, and the app never saw the
-    // notification.
-    let ack = |ack: &str| {
-        let body = format!(
-            "<?xml version=\"1.0\"?><s:Envelope xmlns:s=\"http://schemas.xmlsoap.org/soap/envelope/\"><s:Body>\
-             <notificationsResponse xmlns=\"http://soap.sforce.com/2005/09/outbound\"><Ack>{ack}</Ack>\
-             </notificationsResponse></s:Body></s:Envelope>"
-        );
+    let fault = acknowledges("").replace("notificationsResponse", "Fault");
+    let ack = acknowledges("<Ack>true</Ack>");
+    let refusals = [
+        acknowledges("<Ack>false</Ack>"),
+        acknowledges("<Ack>0</Ack>"),
+        acknowledges("<Ack>\n false \n</Ack>"),
+        acknowledges("<Ack/>"),
+        acknowledges("<Ack>TRUE</Ack>"),
+        acknowledges(""),
+        fault,
+        ack.replace("</s:Envelope>", ""),
+        String::new(),
+        "true".to_owned(),
+    ];
+    let answered = |body: &str| {
         Reply::with_headers(200, &[("Content-Type", "text/xml; charset=utf-8")], body.as_bytes())
     };
-    let upstream = Upstream::scripted([ack("false"), ack("0"), ack(" true ")]).await;
-    let gateway = Gateway::in_front_of(&upstream).route(&route("salesforce")).start().await;
     let fixture = Fixture::named("salesforce-two-notifications");
     let delivery = Delivery::new("POST", "/r").header("Content-Type", "text/xml").body(fixture.body);
-    for verdict in ["first", "first", "first", "duplicate"] {
-        let answer = gateway.send(&delivery).await;
-        assert_eq!((answer.status, answer.verdict().as_str()), (200, verdict), "{}", answer.text());
+    for accepted in [
+        ack.clone(),
+        ack.replace("true", " 1 "),
+        ack.replace("true", "\n\ttrue\r\n"),
+        format!("\u{feff}{ack}"),
+    ] {
+        let script = refusals.iter().chain([&accepted]).map(|body| answered(body));
+        let upstream = Upstream::scripted(script).await;
+        let gateway = Gateway::in_front_of(&upstream).route(&route("salesforce")).start().await;
+        for refusal in &refusals {
+            let answer = gateway.send(&delivery).await;
+            assert_eq!((answer.status, answer.verdict().as_str()), (200, "first"), "{refusal}");
+            assert_eq!(&answer.text(), refusal, "Salesforce is told what the app said");
+        }
+        for verdict in ["first", "duplicate"] {
+            let answer = gateway.send(&delivery).await;
+            assert_eq!((answer.verdict(), answer.text()), (verdict.to_owned(), accepted.clone()));
+        }
+        assert_eq!(upstream.received(), refusals.len() + 1);
     }
-    assert_eq!(upstream.received(), 3);
+}
+
+/// A retry of Linear's after a first try that failed was 401 for good: it comes a minute, an hour or seven hours later
+/// with the stamp of the first.
+#[tokio::test]
+async fn a_retry_of_linear_keeps_its_first_stamp_and_passes() {
+    let upstream = Upstream::scripted([Reply::new(500, ""), Reply::new(500, ""), Reply::new(200, "")]).await;
+    let secret = format!("{}secret = \"k\"\n", route("linear"));
+    let gateway = Gateway::in_front_of(&upstream).route(&secret).start().await;
+    let stamped = |age_s: u64| {
+        let body = format!(r#"{{"action":"update","webhookTimestamp":{}}}"#, (unix_seconds() - age_s) * 1000);
+        let signature = hub_sha256("k", body.as_bytes()).replace("sha256=", "");
+        Delivery::json("/r", body).header("Linear-Signature", &signature).header("Linear-Delivery", "d-1")
+    };
+    let mut told = Vec::new();
+    for age_s in [66, 3_700, 25_500, 25_500, 9 * 3_600] {
+        let answer = gateway.send(&stamped(age_s)).await;
+        told.push((answer.status, answer.header("umavez").unwrap_or_default()));
+    }
+    let told: Vec<(u16, &str)> = told.iter().map(|(status, verdict)| (*status, verdict.as_str())).collect();
+    assert_eq!(told[..4], [(500, "first"), (500, "first"), (200, "first"), (200, "duplicate")]);
+    assert_eq!(told[4].0, 401);
+}
+
+/// A message's `<Redirect>` to the same route was a copy of the message, and of a bulk edit at Shopify only one product
+/// came through: the preset's keys hold both for one event. A key of the route's own tells them apart.
+#[tokio::test]
+async fn a_key_of_the_routes_own_tells_steps_and_resources_apart() {
+    let routes = recipe("A key of the route's own");
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).route(&routes).start().await;
+    let message = |query: &str, token: &str| {
+        Delivery::new("POST", &format!("/webhooks/sms{query}"))
+            .header("Content-Type", "application/x-www-form-urlencoded")
+            .header("I-Twilio-Idempotency-Token", token)
+            .body("AccountSid=AC1&MessageSid=SM3&SmsStatus=received")
+    };
+    let edit = |event: &str, webhook: &str| {
+        Delivery::json("/webhooks/shopify", r#"{"id":1}"#)
+            .header("X-Shopify-Topic", "products/update")
+            .header("X-Shopify-Shop-Domain", "loja.myshopify.com")
+            .header("X-Shopify-Event-Id", event)
+            .header("X-Shopify-Webhook-Id", webhook)
+    };
+    for (delivery, verdict) in [
+        (message("", "t1"), "first"),
+        (message("?step=2", "t2"), "first"),
+        (message("", "t1"), "duplicate"),
+        (message("?step=2", "t2"), "duplicate"),
+        (edit("e-1", "w-1"), "first"),
+        (edit("e-1", "w-2"), "first"),
+        (edit("e-1", "w-2"), "duplicate"),
+    ] {
+        assert_eq!(gateway.send(&delivery).await.verdict(), verdict, "{}", delivery.target);
+    }
+    assert_eq!(upstream.received(), 4);
+}
+
+/// The routes of a recipe as `docs/recipes.md` has them, without their secrets: nothing is signed here.
+fn recipe(title: &str) -> String {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md")).unwrap();
+    let (_, section) = page.split_once(&format!("\n## {title}\n")).unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let (_, toml) = section.split_once("```toml\n").unwrap();
+    let (toml, _) = toml.split_once("```").unwrap();
+    toml.lines().filter(|line| !line.starts_with("secret")).map(|line| format!("{line}\n")).collect()
 }
