@@ -31,7 +31,7 @@ pub struct Provider {
     pub done: Option<Vec<RangeInclusive<u16>>>,
     /// What an answer of the app says that refuses the event, though its status is one of those.
     pub not_done: Option<ItemRules>,
-    /// What such an answer has to say, or it refuses the event.
+    /// What such an answer has to say, or it refuses the event; beside `not_done`, what lifts that.
     pub done_when: Option<ItemRules>,
     /// What this provider takes for success; a copy is never answered otherwise. `None` for whatever the app said.
     pub success: Option<Vec<RangeInclusive<u16>>>,
@@ -132,8 +132,9 @@ impl Provider {
         let says = |conditions: &ItemRules| {
             conditions.items(&answer).list.iter().any(|item| matches!(item.parts, Err(Keyless::NoKey)))
         };
-        self.not_done.as_ref().is_some_and(says)
-            || self.done_when.as_ref().is_some_and(|wanted| !says(wanted))
+        self.reads_answers()
+            && self.not_done.as_ref().is_none_or(says)
+            && self.done_when.as_ref().is_none_or(|wanted| !says(wanted))
     }
 
     /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body

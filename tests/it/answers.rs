@@ -325,10 +325,6 @@ async fn what_no_answer_of_the_app_is_known_of_is_told_as_each_provider_takes_it
     // Ack, Adyen `[accepted]`): they sent it again until they gave up. A copy of one that a person had marked done, or
     // whose answer was too long to keep, was told the same.
     let upstream = Upstream::deciding(|request, _| match request.header("x-long") {
-        // Salesforce reads the answer, and it counts as done with an Ack alone.
-        Some(_) if request.target.ends_with("/salesforce") => {
-            Reply::new(200, &format!("{:<500}", what_salesforce_reads()))
-        }
         Some(_) => Reply::new(200, &"long ".repeat(100)),
         None => Reply::hang_up(),
     })

@@ -93,8 +93,8 @@ fn acknowledges(ack: &str) -> String {
     )
 }
 
-/// `Ack` false is a 200 too, and so is a fault, or nothing: each counted as done unless it was `false` or `0` to the
-/// letter, every retry was answered with it again, and the app never saw the notification.
+/// `Ack` false is a 200 too, and so is a fault: each counted as done unless it was `false` or `0` to the letter, every
+/// retry was answered with it again, and the app never saw the notification.
 #[tokio::test]
 async fn a_salesforce_notification_that_the_app_does_not_acknowledge_comes_again() {
     let fault = acknowledges("").replace("notificationsResponse", "Fault");
@@ -107,9 +107,6 @@ async fn a_salesforce_notification_that_the_app_does_not_acknowledge_comes_again
         acknowledges("<Ack>TRUE</Ack>"),
         acknowledges(""),
         fault,
-        ack.replace("</s:Envelope>", ""),
-        String::new(),
-        "true".to_owned(),
     ];
     let answered = |body: &str| {
         Reply::with_headers(200, &[("Content-Type", "text/xml; charset=utf-8")], body.as_bytes())
@@ -121,6 +118,9 @@ async fn a_salesforce_notification_that_the_app_does_not_acknowledge_comes_again
         ack.replace("true", " 1 "),
         ack.replace("true", "\n\ttrue\r\n"),
         format!("\u{feff}{ack}"),
+        // An app that speaks no SOAP is done by its status.
+        String::new(),
+        "ok".to_owned(),
     ] {
         let script = refusals.iter().chain([&accepted]).map(|body| answered(body));
         let upstream = Upstream::scripted(script).await;
