@@ -1,4 +1,5 @@
-//! What one transaction carries, and what came of it. Pure.
+//! What one batch carries, and what came of it. In SQLite a batch is one transaction; in Postgres it is one statement,
+//! or a second one after that for the claims that met a row: each statement commits for itself. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -29,7 +30,7 @@ impl Hasher for Half {
     }
 }
 
-/// Claims and settlements of one transaction, each sorted by digest; no digest twice among both.
+/// Claims and settlements of one batch, each sorted by digest; no digest twice among both.
 #[derive(Debug, Default)]
 pub(super) struct Batch<'a> {
     pub(super) claims: Vec<&'a ClaimAsk>,
@@ -44,7 +45,7 @@ impl Batch<'_> {
     }
 }
 
-/// What one transaction said, once it is committed.
+/// What one batch said, once it is committed.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) now: i64,

@@ -1,4 +1,4 @@
-//! Group commit: one task fills batches, and whatever waits when a transaction has ended goes into the next one. No fixed
+//! Group commit: one task fills batches, and whatever waits when a batch has ended goes into the next one. No fixed
 //! delay. While a batch is under way another one leaves only where commits are slow. Knows rows and asks, not what they
 //! mean.
 

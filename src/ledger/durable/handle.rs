@@ -92,8 +92,9 @@ impl Durable {
         Self { mailbox: Some(Mailbox::open(tracker)), ..self.clone() }
     }
 
-    /// Claims all these events in one transaction; answers in their order. An event that is asked for twice is
-    /// claimed by its first ask.
+    /// Claims all these events in one batch; answers in their order. Each is decided by itself, by one statement, and
+    /// not all need be decided by the same one. An error says nothing of any: what was claimed all the same is
+    /// released. An event that is asked for twice is claimed by its first ask.
     pub async fn claim(&self, asks: Vec<ClaimAsk>) -> Result<Vec<Seen>, DurableError> {
         if asks.len() < 2 {
             if asks.is_empty() {
@@ -122,7 +123,8 @@ impl Durable {
         Ok(answers)
     }
 
-    /// Ends these claims in one transaction; answers in their order.
+    /// Ends these claims in one batch; answers in their order. Each ends by itself, under its fence. After an error
+    /// some may have ended all the same: another try is told that they are recorded.
     pub async fn settle(&self, asks: Vec<SettleAsk>) -> Result<Vec<Settled>, DurableError> {
         if asks.is_empty() {
             return Ok(Vec::new());

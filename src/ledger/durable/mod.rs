@@ -29,7 +29,7 @@ pub use desk::HotOnly;
 pub use error::{DurableError, Trouble, Unfit};
 pub use handle::Durable;
 
-/// One event to claim. All asks of one request travel together and are decided by one statement.
+/// One event to claim. All asks of one request travel in one batch; each is decided by itself, by one statement.
 #[derive(Clone, Debug)]
 pub struct ClaimAsk {
     pub key: EventKey,

@@ -3,9 +3,9 @@
 use super::batch::DigestSet;
 use super::write::Write;
 
-/// Most rows in one transaction; one request with more of them goes alone.
+/// Most rows in one batch; one request with more of them goes alone.
 pub(super) const BATCH_ROWS_MAX: usize = 256;
-/// Most bytes of keys, receipts and payloads in one transaction; likewise.
+/// Most bytes of keys, receipts and payloads in one batch; likewise.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 pub(super) struct Taken<'a> {

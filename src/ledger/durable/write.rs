@@ -9,14 +9,14 @@ use super::mailbox::Mailbox;
 use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
 use crate::ledger::claim::Digest;
 
-/// One caller's claims or settlements: they share a transaction.
+/// One caller's claims or settlements: they share a batch, and are answered together.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) asks: Asks,
     pub(super) since: Instant,
     /// The caller's thread's; `None` where each answer goes by itself.
     pub(super) mailbox: Option<Mailbox>,
-    /// How often it has been in a transaction without an answer for every row.
+    /// How often it has been in a batch without an answer for every row.
     pub(super) rounds: u32,
 }
 

@@ -33,6 +33,7 @@ on_both![
     the_sweeper_deletes_what_expired_and_nothing_else,
     a_payload_stays_until_the_last_event_of_its_request_has_gone,
     people_change_events_and_each_change_is_recorded,
+    a_window_that_a_person_begins_is_as_long_as_the_first_one,
     odd_and_long_keys_are_kept_apart,
     an_event_twice_in_one_request_is_claimed_once,
     overlapping_requests_in_opposite_order_do_not_wait_for_each_other,
@@ -278,6 +279,43 @@ async fn people_change_events_and_each_change_is_recorded(database: Database) {
     store.change(first.key.digest(), Override::Release, "ana").await.unwrap();
     assert_eq!(settle(&store, &first, End::Commit(receipt(""))).await, Settled::LeaseLost);
     assert_eq!(attempt(&claim(&store, &ask("shop:1")).await), 2);
+}
+
+/// Each replay, and each time that a person said done, made a window longer by the time since the event's first claim:
+/// one held for a month and replayed now and then was remembered for a year.
+async fn a_window_that_a_person_begins_is_as_long_as_the_first_one(database: Database) {
+    let store = database.open().await;
+    let held = hold("pix:1", MINUTE);
+    let digest = held.key.digest();
+    let Seen::Claimed { .. } = claim(&store, &held).await else { panic!() };
+    settle(&store, &held, End::Hold).await;
+    let mut before = store.look(digest).await.unwrap().unwrap();
+    let window = before.expires.0 - before.first_claimed.0;
+    let mut settling = held;
+    for round in 0..3 {
+        // The clock goes on meanwhile.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        settling.fence = Fence::draw();
+        let replay = Override::Replay { fence: settling.fence, lease: MINUTE };
+        store.change(digest, replay, "ana").await.unwrap();
+        let replayed = store.look(digest).await.unwrap().unwrap();
+        assert!(replayed.first_claimed > before.first_claimed, "{round}");
+        assert_eq!(replayed.expires.0 - replayed.first_claimed.0, window, "{round}");
+        assert_eq!(settle(&store, &settling, End::Hold).await, Settled::Recorded);
+        before = replayed;
+    }
+    for round in 0..3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        store.change(digest, Override::MarkDone, "ana").await.unwrap();
+        let done = store.look(digest).await.unwrap().unwrap();
+        assert!(done.first_claimed > before.first_claimed, "{round}");
+        assert_eq!(done.expires.0 - done.first_claimed.0, window, "{round}");
+        // To let it through again is no new window.
+        store.change(digest, Override::AllowOnce, "ana").await.unwrap();
+        let allowed = store.look(digest).await.unwrap().unwrap();
+        assert_eq!((allowed.first_claimed, allowed.expires), (done.first_claimed, done.expires));
+        before = done;
+    }
 }
 
 async fn odd_and_long_keys_are_kept_apart(database: Database) {

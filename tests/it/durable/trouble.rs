@@ -1,11 +1,11 @@
 //! What a durable store must survive: restarts, stalls, cuts, poolers, refusals.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use umavez::ledger::durable::{Trouble, Unfit};
+use umavez::ledger::durable::{Override, State, Trouble, Unfit};
 
 use super::*;
 use crate::support::postgres::PgBouncer;
@@ -13,7 +13,8 @@ use crate::support::postgres::PgBouncer;
 /// Passes bytes on to a database; on command it passes a request on and breaks the connection before its answer.
 struct Wire {
     port: u16,
-    cut_answer: Arc<AtomicBool>,
+    /// How many answers are left to the one that is cut; none at zero.
+    cut_answer: Arc<AtomicUsize>,
 }
 
 impl Wire {
@@ -36,18 +37,27 @@ impl Wire {
     }
 
     fn cut_next_answer(&self) {
-        self.cut_answer.store(true, Ordering::SeqCst);
+        self.cut_answer(1);
+    }
+
+    /// The nth from now on.
+    fn cut_answer(&self, nth: usize) {
+        self.cut_answer.store(nth, Ordering::SeqCst);
+    }
+
+    fn has_cut(&self) -> bool {
+        self.cut_answer.load(Ordering::SeqCst) == 0
     }
 }
 
-async fn pass(client: TcpStream, server: TcpStream, cut: Arc<AtomicBool>) {
+async fn pass(client: TcpStream, server: TcpStream, cut: Arc<AtomicUsize>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let requests = tokio::spawn(async move { drop(tokio::io::copy(&mut from_client, &mut to_server).await) });
     let mut buffer = vec![0; 1 << 16];
     loop {
         match from_server.read(&mut buffer).await {
-            Ok(read) if read > 0 && !cut.swap(false, Ordering::SeqCst) => {
+            Ok(read) if read > 0 && !is_cut(&cut) => {
                 if to_client.write_all(&buffer[..read]).await.is_err() {
                     break;
                 }
@@ -56,6 +66,10 @@ async fn pass(client: TcpStream, server: TcpStream, cut: Arc<AtomicBool>) {
         }
     }
     requests.abort();
+}
+
+fn is_cut(cut: &AtomicUsize) -> bool {
+    cut.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) == Ok(1)
 }
 
 async fn until_up(store: &Durable) {
@@ -82,11 +96,40 @@ async fn a_lost_acknowledgement_is_recognised_by_its_fence() {
         let first = ask(&format!("shop:{round}"));
         wire.cut_next_answer();
         assert_eq!(attempt(&claim(&store, &first).await), 1);
-        assert!(!wire.cut_answer.load(Ordering::SeqCst), "the answer was cut");
+        assert!(wire.has_cut(), "the answer was cut");
         wire.cut_next_answer();
         assert_eq!(settle(&store, &first, End::Commit(receipt("made"))).await, Settled::Recorded);
-        assert!(!wire.cut_answer.load(Ordering::SeqCst), "the answer was cut");
+        assert!(wire.has_cut(), "the answer was cut");
         assert!(matches!(claim(&store, &ask(&format!("shop:{round}"))).await, Seen::Done { .. }));
+    }
+}
+
+/// A replay whose acknowledgement was lost was tried again, met its own claim as a stranger's, and was refused: nothing was
+/// sent, and the event waited for its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_recognises_itself_wherever_its_connection_breaks() {
+    let postgres = Postgres::start();
+    let wire = Wire::to(postgres.port()).await;
+    let store = open(&at(&wire.url())).await;
+    // The connection for chores is there.
+    store.sweep(1).await.unwrap();
+    for nth in 1.. {
+        let held = hold(&format!("pix:{nth}"), MINUTE);
+        claim(&store, &held).await;
+        settle(&store, &held, End::Hold).await;
+        wire.cut_answer(nth);
+        let replay = Override::Replay { fence: Fence::draw(), lease: MINUTE };
+        let changed = store.change(held.key.digest(), replay, "ana").await.unwrap();
+        assert_eq!(changed, Some((State::Held, Some(State::Processing))), "{nth}");
+        let cut = wire.has_cut();
+        wire.cut_answer(0);
+        let key = held.key.text();
+        let recorded = store.actions(1000).await.unwrap();
+        assert_eq!(recorded.iter().filter(|action| action.key == key).count(), 1, "{nth}");
+        if !cut {
+            assert!(nth > 5, "begin, find, change, record, commit");
+            return;
+        }
     }
 }
 
@@ -168,13 +211,7 @@ async fn behind_a_pooler_in_transaction_mode_the_counts_are_exact() {
     }
     for node in &nodes {
         node.sweep(10).await.unwrap();
-        node.change(
-            EventKey::from_text("event:0:0").digest(),
-            umavez::ledger::durable::Override::Forget,
-            "ana",
-        )
-        .await
-        .unwrap();
+        node.change(EventKey::from_text("event:0:0").digest(), Override::Forget, "ana").await.unwrap();
     }
     assert_eq!(effects.lock().unwrap().len(), 1000);
     assert!(effects.lock().unwrap().values().all(|count| *count == 1));

@@ -183,7 +183,10 @@ impl Row {
         fits.then_some(match to {
             Override::Forget => Self::NEW,
             Override::MarkDone if done => self,
-            Override::MarkDone => Self { expires: self.window_from(now), ..self.with(State::Done(None)) },
+            Override::MarkDone => {
+                let done = self.with(State::Done(None));
+                Self { first_claimed: now, expires: self.window_from(now), ..done }
+            }
             Override::Release if done => self,
             Override::Release => released,
             Override::AllowOnce if done => released,

@@ -56,6 +56,14 @@ impl Link {
             None => (None, digest.to_string(), None),
             Some(from) => (Some(state(from, 0)?), from.try_get(1)?, from.try_get::<Option<Uuid>, _>(2)?),
         };
+        if let (Override::Replay { fence, .. }, Some(State::Processing), Some(from)) =
+            (change, before, &found)
+            && from.try_get::<i64, _>(3)? == fence.0
+        {
+            // An earlier try was committed, and only its acknowledgement lost.
+            self.commit().await?;
+            return Ok(Some((State::Held, before)));
+        }
         let after = before.and_then(|before| change.after(before));
         match after {
             None if before.is_some() => {

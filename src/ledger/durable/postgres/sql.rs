@@ -182,13 +182,14 @@ pub(super) const PAYLOAD: &str = "-- umavez: payload
 select request from umavez_payload where id = $1";
 
 pub(super) const LOCK: &str = "-- umavez: change, find
-select state, key, payload from umavez_event where id = $1 for update";
+select state, key, payload, fence from umavez_event where id = $1 for update";
 
 /// The fence goes, so that whoever held the claim can no longer settle it. What a person calls done is remembered for a
-/// whole window from then on: it may have been held for longer than that.
+/// whole window from then on, as if it were first claimed now: it may have been held for longer than that.
 pub(super) const CHANGE: &str = "-- umavez: change, set
 update umavez_event
 set state = $2, receipt = $3, payload = null, fence = 0,
+    first_claimed = case when $2 = 1 then greatest(first_claimed, now) else first_claimed end,
     expires = case when $2 = 1 then greatest(expires, now + expires - first_claimed) else expires end
 from (select (extract(epoch from statement_timestamp()) * 1000)::bigint as now) clock
 where id = $1";
@@ -197,7 +198,7 @@ where id = $1";
 pub(super) const REPLAY: &str = "-- umavez: change, replay
 update umavez_event
 set state = 0, hold = true, fence = $2, attempts = attempts + 1, lease_until = now + $3,
-    expires = greatest(expires, now + expires - first_claimed)
+    first_claimed = greatest(first_claimed, now), expires = greatest(expires, now + expires - first_claimed)
 from (select (extract(epoch from statement_timestamp()) * 1000)::bigint as now) clock
 where id = $1";
 

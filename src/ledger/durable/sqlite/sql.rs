@@ -82,10 +82,11 @@ pub(super) const FIND: &str = "-- umavez: change, find
 select state, key, payload from umavez_event where id = ?1";
 
 /// The fence goes, so that whoever held the claim can no longer settle it. What a person calls done is remembered for a
-/// whole window from then on: it may have been held for longer than that.
+/// whole window from then on, as if it were first claimed now: it may have been held for longer than that.
 pub(super) const CHANGE: &str = "-- umavez: change, set
 update umavez_event
 set state = ?2, receipt = ?3, payload = null, fence = 0,
+    first_claimed = case when ?2 = 1 then max(first_claimed, ?4) else first_claimed end,
     expires = case when ?2 = 1 then max(expires, ?4 + expires - first_claimed) else expires end
 where id = ?1";
 
@@ -93,7 +94,7 @@ where id = ?1";
 pub(super) const REPLAY: &str = "-- umavez: change, replay
 update umavez_event
 set state = 0, hold = 1, fence = ?3, attempts = attempts + 1, lease_until = ?2 + ?4,
-    expires = max(expires, ?2 + expires - first_claimed)
+    first_claimed = max(first_claimed, ?2), expires = max(expires, ?2 + expires - first_claimed)
 where id = ?1";
 
 pub(super) const FORGET: &str = "-- umavez: change, forget
