@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -79,14 +78,8 @@ impl Flow {
             Some((now, _)) => return Err(ResubmitError::NotHeld(now)),
             None => return Err(ResubmitError::Gone),
         }
-        let now = self.clock.now();
-        let claimed = Claimed {
-            digest: record.digest,
-            fence,
-            attempt: record.attempts.saturating_add(1),
-            age: Duration::from_millis(now.0.saturating_sub(record.first_claimed.0)),
-            seat,
-        };
+        let attempt = record.attempts.saturating_add(1);
+        let claimed = Claimed { digest: record.digest, fence, attempt, seat };
         let replay = Some(Replay { claimed, payload: Arc::new(payload) });
         let mut trace = self.live.look(|shared| shared.trace_replay(arrived.request.headers()));
         trace.on(&route.config);

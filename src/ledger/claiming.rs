@@ -73,7 +73,7 @@ impl Claiming {
         if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)
         {
             item.fence = claimed.fence;
-            item.first(claimed.attempt, claimed.age, on, monotonic(), true);
+            item.first(claimed.attempt, Duration::ZERO, on, monotonic(), true);
         }
     }
 

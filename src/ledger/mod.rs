@@ -30,7 +30,7 @@ pub use claim::{
 };
 use claiming::Claiming;
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Done, Hot, HotAsk, HotDone, HotSeen};
+use hot::{Hot, HotAsk, HotSeen};
 pub use in_flight::Reserved;
 use in_flight::{InFlight, Place};
 use near::{Near, Since};
@@ -59,14 +59,12 @@ pub struct Conditions {
     pub claimed: Option<Claimed>,
 }
 
-/// An event that a person has claimed anew already ([`Override::Replay`]).
+/// An event that a person has claimed anew already, for a window that begins now ([`Override::Replay`]).
 #[derive(Clone, Debug)]
 pub struct Claimed {
     pub digest: Digest,
     pub fence: Fence,
     pub attempt: u32,
-    /// How long ago it was first claimed.
-    pub age: Duration,
     pub seat: Reserved,
 }
 
@@ -193,19 +191,23 @@ impl Ledger {
         self.shared.flushed.cancelled().await;
     }
 
-    /// A person's decision about an event: recorded, and the hot store forgets what it knew.
+    /// A person's decision about an event: recorded, and the hot store forgets what it knew. It forgets before, so that
+    /// it never knows better than the durable store, whatever becomes of this call; and once more after, for what other
+    /// nodes have learned in between.
     ///
     /// # Errors
-    /// When the durable store gives no answer: then nothing was changed.
+    /// When the durable store gives no answer: then most likely nothing was changed.
     pub async fn change(
         &self,
         record: &Record,
         to: Override,
         actor: &str,
     ) -> Result<Option<(State, Option<State>)>, DurableError> {
-        let changed = self.durable.change(record.digest, to, actor).await?;
-        self.forget_hot(EventKey::from_text(&*record.key)).await;
-        Ok(changed)
+        let key = EventKey::from_text(&*record.key);
+        self.forget_hot(&key).await;
+        let changed = self.durable.change(record.digest, to, actor).await;
+        self.forget_hot(&key).await;
+        changed
     }
 
     /// Sits down at an event's place on this node before it is claimed anew: copies that come from then on wait for what
@@ -227,11 +229,11 @@ impl Ledger {
 
     /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done
     /// event would go against the person's decision.
-    async fn forget_hot(&self, key: EventKey) {
+    async fn forget_hot(&self, key: &EventKey) {
         self.shared.near.forget(key.digest());
-        if let Err(error) = self.hot.forget(&key).await {
+        if let Err(error) = self.hot.forget(key).await {
             self.shared.metrics.hot_failed(&error);
-            self.shared.background.forget(key);
+            self.shared.background.forget(key.clone());
         }
     }
 
@@ -264,10 +266,10 @@ impl Ledger {
         match said {
             Ok(seen) => {
                 for (item, seen) in claiming.open_mut().zip(seen) {
-                    if let HotSeen::Done(Done { receipt: Some(receipt), fingerprint }) = &seen {
+                    if let HotSeen::Done(done) = &seen {
                         // How much of the window is left isn't told: the thousandth part can't be much too long.
-                        let about = (on.terms.hot_ttl / 1000, since);
-                        self.shared.near.remember(item.ask.key.digest(), receipt, *fingerprint, about);
+                        let window = on.terms.hot_ttl / 1000;
+                        self.shared.near.remember(item.ask.key.digest(), done, window, since);
                     }
                     item.hot(seen);
                 }
@@ -316,12 +318,8 @@ impl Ledger {
                 for (item, seen) in claiming.open_mut().zip(seen) {
                     warm.extend(item.decided(seen, on, began));
                 }
-                for HotDone { key, done, ttl } in &warm {
-                    if let Some(receipt) = &done.receipt {
-                        self.shared.near.remember(key.digest(), receipt, done.fingerprint, (*ttl, since));
-                    }
-                }
-                self.warm(warm).await;
+                self.remember(&warm, since);
+                self.tell_hot(warm, Vec::new()).await;
             }
             Err(error) => {
                 self.shared.metrics.durable_failed(&error);
@@ -333,14 +331,5 @@ impl Ledger {
     /// For what the stores are asked now.
     fn since(&self) -> Since {
         Since { hearing: self.hot.hearing(), asked: monotonic() }
-    }
-
-    /// Tells the hot store what the durable store knew and it didn't.
-    async fn warm(&self, done: Vec<HotDone>) {
-        if !done.is_empty()
-            && let Err(error) = self.hot.done(done).await
-        {
-            self.shared.metrics.hot_failed(&error);
-        }
     }
 }

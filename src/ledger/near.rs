@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use super::claim::{Digest, Fingerprint, Receipt};
+use super::hot::Done;
 use crate::clock::monotonic;
 
 /// A power of two: bits of a digest pick the shard.
@@ -82,18 +83,15 @@ impl Near {
 
     /// Remembers an event that the durable store has recorded as done, for no longer than `window`, what is left of its
     /// window in the hot store. Long receipts stay with the stores.
-    pub(super) fn remember(
-        &self,
-        digest: Digest,
-        receipt: &Receipt,
-        fingerprint: Fingerprint,
-        (window, since): (Duration, Since),
-    ) {
+    pub(super) fn remember(&self, digest: Digest, done: &Done, window: Duration, since: Since) {
         let ttl = self.ttl.min(window);
-        let bytes = bytes_of(receipt);
-        let (Some(hearing), false) = (since.hearing, ttl.is_zero() || bytes > RECEIPT_BYTES_MAX) else {
+        let (Some(hearing), Some(receipt), false) = (since.hearing, &done.receipt, ttl.is_zero()) else {
             return;
         };
+        let bytes = bytes_of(receipt);
+        if bytes > RECEIPT_BYTES_MAX {
+            return;
+        }
         let mut shard = self.shard(digest);
         if let Some(Entry::Forgotten(at)) = shard.entry(digest)
             && *at >= since.asked
@@ -109,7 +107,7 @@ impl Near {
                 receipt
             }
         };
-        let known = Known { receipt, fingerprint, until: monotonic() + ttl, hearing };
+        let known = Known { receipt, fingerprint: done.fingerprint, until: monotonic() + ttl, hearing };
         shard.put(digest, Entry::Known(known));
     }
 
@@ -176,6 +174,10 @@ mod tests {
         Receipt { status: 201, headers: Vec::new(), body, at: UnixMillis(7) }
     }
 
+    fn done(body: &[u8]) -> Done {
+        Done { fingerprint: Fingerprint(3), receipt: Some(receipt(body)) }
+    }
+
     fn since(hearing: Option<u64>) -> Since {
         Since { hearing, asked: monotonic() }
     }
@@ -186,24 +188,24 @@ mod tests {
         let near = Near::new(WINDOW);
         let before = since(Some(1));
         near.forget(Digest(5));
-        near.remember(Digest(5), &receipt(b"old"), Fingerprint(3), (WINDOW, before));
+        near.remember(Digest(5), &done(b"old"), WINDOW, before);
         assert_eq!(near.known(Digest(5), Some(1)), None);
-        near.remember(Digest(6), &receipt(b"other"), Fingerprint(3), (WINDOW, before));
+        near.remember(Digest(6), &done(b"other"), WINDOW, before);
         assert!(near.known(Digest(6), Some(1)).is_some());
         let mut after = since(Some(1));
         after.asked += Duration::from_nanos(1);
-        near.remember(Digest(5), &receipt(b"new"), Fingerprint(3), (WINDOW, after));
+        near.remember(Digest(5), &done(b"new"), WINDOW, after);
         assert_eq!(near.known(Digest(5), Some(1)), Some((Arc::new(receipt(b"new")), Fingerprint(3))));
     }
 
     #[test]
     fn an_event_is_known_while_other_nodes_are_heard_without_a_break() {
         let near = Near::new(WINDOW);
-        let (digest, print) = (Digest(5), Fingerprint(3));
-        near.remember(digest, &receipt(b"made"), print, (WINDOW, since(None)));
+        let digest = Digest(5);
+        near.remember(digest, &done(b"made"), WINDOW, since(None));
         assert_eq!(near.known(digest, Some(1)), None, "learned while nobody was heard");
-        near.remember(digest, &receipt(b"made"), print, (WINDOW, since(Some(1))));
-        assert_eq!(near.known(digest, Some(1)), Some((Arc::new(receipt(b"made")), print)));
+        near.remember(digest, &done(b"made"), WINDOW, since(Some(1)));
+        assert_eq!(near.known(digest, Some(1)), Some((Arc::new(receipt(b"made")), Fingerprint(3))));
         assert_eq!(near.known(digest, None), None);
         assert_eq!(near.known(digest, Some(2)), None, "something may have been missed in between");
         near.forget(digest);
@@ -213,20 +215,10 @@ mod tests {
     #[test]
     fn nothing_outlasts_its_window_and_long_receipts_stay_away() {
         let near = Near::new(WINDOW);
-        near.remember(Digest(1), &receipt(b"a"), Fingerprint(1), (Duration::ZERO, since(Some(1))));
-        near.remember(Digest(2), &receipt(b"a"), Fingerprint(1), (Duration::from_nanos(1), since(Some(1))));
-        near.remember(
-            Digest(3),
-            &receipt(&[b'a'; RECEIPT_BYTES_MAX + 1]),
-            Fingerprint(1),
-            (WINDOW, since(Some(1))),
-        );
-        Near::new(Duration::ZERO).remember(
-            Digest(4),
-            &receipt(b"a"),
-            Fingerprint(1),
-            (WINDOW, since(Some(1))),
-        );
+        near.remember(Digest(1), &done(b"a"), Duration::ZERO, since(Some(1)));
+        near.remember(Digest(2), &done(b"a"), Duration::from_nanos(1), since(Some(1)));
+        near.remember(Digest(3), &done(&[b'a'; RECEIPT_BYTES_MAX + 1]), WINDOW, since(Some(1)));
+        Near::new(Duration::ZERO).remember(Digest(4), &done(b"a"), WINDOW, since(Some(1)));
         for digest in 1..=4 {
             assert_eq!(near.known(Digest(digest), Some(1)), None, "{digest}");
         }
@@ -238,7 +230,7 @@ mod tests {
         let events = 3 * EVENTS_MAX as u128;
         let digest = |event: u128| Digest((event % 16) << 124 | event);
         for event in 0..events {
-            near.remember(digest(event), &receipt(b"a"), Fingerprint(1), (WINDOW, since(Some(1))));
+            near.remember(digest(event), &done(b"a"), WINDOW, since(Some(1)));
         }
         let known = |events: std::ops::Range<u128>| {
             events.filter(|event| near.known(digest(*event), Some(1)).is_some()).count()
@@ -252,14 +244,16 @@ mod tests {
     fn receipts_that_differ_are_kept_apart_and_within_their_bytes() {
         let near = Near::new(WINDOW);
         let digest = |event: u128| Digest((event % 16) << 124 | event);
-        let made = |event: u128| receipt(format!("{event:0>1000}").as_bytes());
+        let made = |event: u128| done(format!("{event:0>1000}").as_bytes());
         let events = 2 * BYTES_MAX as u128 / 1000;
         for event in 0..events {
-            near.remember(digest(event), &made(event), Fingerprint(1), (WINDOW, since(Some(1))));
+            near.remember(digest(event), &made(event), WINDOW, since(Some(1)));
         }
         let known = (0..events).filter_map(|event| Some((event, near.known(digest(event), Some(1))?.0)));
         let known: Vec<_> = known.collect();
         assert!((BYTES_MAX / 2200..BYTES_MAX / 900).contains(&known.len()), "{}", known.len());
-        assert!(known.iter().all(|(event, receipt)| is_alike(receipt, &made(*event))));
+        assert!(
+            known.iter().all(|(event, receipt)| is_alike(receipt, made(*event).receipt.as_ref().unwrap()))
+        );
     }
 }

@@ -85,21 +85,24 @@ impl Ledger {
         let (mut done, mut unmark) = (Vec::new(), Vec::new());
         for (claim, settled) in claims.iter().zip(settled) {
             match (settlement, settled) {
-                (Settlement::Commit(receipt), Settled::Recorded) => {
-                    let Some(end) = hot_done(claim, receipt) else { continue };
-                    let about = (end.ttl, since);
-                    self.shared.near.remember(claim.key.digest(), receipt, claim.fingerprint, about);
-                    done.push(end);
-                }
+                (Settlement::Commit(receipt), Settled::Recorded) => done.extend(hot_done(claim, receipt)),
                 (Settlement::Release | Settlement::Hold, _) | (Settlement::Commit(_), Settled::LeaseLost) => {
                     unmark.push((claim.key.clone(), claim.fence));
                 }
             }
         }
+        self.remember(&done, since);
         self.tell_hot(done, unmark).await;
         for claim in claims {
             let ended = ended(&claim, settlement);
             claim.seat.leave(&ended);
+        }
+    }
+
+    /// Keeps near what the durable store said is done; `since` as above.
+    pub(super) fn remember(&self, done: &[HotDone], since: Since) {
+        for HotDone { key, done, ttl } in done {
+            self.shared.near.remember(key.digest(), done, *ttl, since);
         }
     }
 
@@ -124,7 +127,7 @@ impl Ledger {
         }
     }
 
-    async fn tell_hot(&self, done: Vec<HotDone>, unmark: Vec<(EventKey, Fence)>) {
+    pub(super) async fn tell_hot(&self, done: Vec<HotDone>, unmark: Vec<(EventKey, Fence)>) {
         let began = monotonic();
         if !done.is_empty() {
             if let Err(error) = self.hot.done(done).await {

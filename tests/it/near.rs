@@ -1,7 +1,10 @@
 //! What a node remembers itself of done events: copies cost no store, and what a person changes through another node
-//! holds here too.
+//! holds here too, and whatever becomes of who asked for it.
 
-use crate::support::{Gateway, Pair, Stores, Upstream, order};
+use std::time::Duration;
+
+use crate::stores_down::wired;
+use crate::support::{Gateway, Line, Pair, Stores, Upstream, eventually, order, send_h2};
 
 /// So long that in these stories nothing but forgetting ends it.
 const LONG: &str = "[hot]\nnear_ttl = \"60s\"\n";
@@ -76,5 +79,31 @@ async fn a_node_that_cannot_hear_the_others_remembers_nothing() {
     stores.redis_mut().restart().await;
     two.until_metric("umavez_hot_breaker_open", &[], 0.0).await;
     assert_eq!(two.send(&order("a")).await.verdict(), "duplicate");
+    assert_eq!(upstream.received(), 2);
+}
+
+/// A person's change that Postgres took slowly, and whose asker went away meanwhile, was recorded; Redis never heard of it,
+/// and answered copies against it for its whole window.
+#[tokio::test]
+async fn a_change_holds_although_its_asker_went_away() {
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let upstream = Upstream::answering(200, "").await;
+    let (wire, toml) = wired(&stores, "20s").await;
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).start().await;
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "first");
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "duplicate");
+    wire.set(Line::Slow(Duration::from_millis(300)));
+    let admin = gateway.admin();
+    let asked = http::Request::post(format!("http://{admin}/events/allow-once?key=orders:a"));
+    // By HTTP/2, which tells the gateway that nobody waits any more.
+    let asker = tokio::spawn(send_h2(admin, asked.body("").unwrap()));
+    let changing = "select count(*) from pg_stat_activity
+                    where query like '-- umavez: change%' and pid <> pg_backend_pid()";
+    eventually("the change to be under way", async || stores.sql(changing) == "1").await;
+    asker.abort();
+    assert!(asker.await.unwrap_err().is_cancelled(), "it heard of its change: this proves nothing");
+    eventually("the change", async || stores.sql("select state from umavez_event") == "2").await;
+    wire.resume();
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "first");
     assert_eq!(upstream.received(), 2);
 }

@@ -61,7 +61,7 @@ enum State {
     },
     /// As Redis would keep it.
     Done(Box<[u8]>),
-    /// A person changed the event: an end that is still on its way must not stay.
+    /// A person changed the event: ends that are still on their way must not land.
     Forgotten,
 }
 
@@ -104,7 +104,7 @@ impl Memory {
         let text = value::done(&end.done).into_boxed_slice();
         let mut shard = self.shard(digest);
         let watched = match shard.live(digest, now).map(|entry| &entry.state) {
-            Some(State::Forgotten) => return shard.remove(digest),
+            Some(State::Forgotten) => return,
             Some(State::Mark { watched, .. }) => *watched,
             Some(State::Done(_)) | None => false,
         };

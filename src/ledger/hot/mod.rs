@@ -89,6 +89,15 @@ pub enum Watched {
     Absent,
 }
 
+/// How a hot store that answers is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// Many keys at once.
+    Whole,
+    /// Key by key: it keeps its keys in slots, though its URL names one server. It costs more than it need.
+    KeyByKey,
+}
+
 /// Why the hot store can't be opened, whatever the state of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum HotOpenError {
@@ -172,11 +181,6 @@ impl Hot {
         }
     }
 
-    /// Brings back what the hot store forgot, as the durable store knows it.
-    pub async fn warm(&self, end: HotDone) -> Result<(), HotError> {
-        self.done(vec![end]).await
-    }
-
     /// Takes marks away, each only from under its own fence, and tells nodes that watch them.
     pub async fn release(&self, keys: Vec<(EventKey, Fence)>) -> Result<(), HotError> {
         match self {
@@ -225,10 +229,10 @@ impl Hot {
         }
     }
 
-    /// Whether it would answer a request now.
-    pub async fn ping(&self) -> Result<(), HotError> {
+    /// Whether it would answer a request now, whatever its key, and how.
+    pub async fn ping(&self) -> Result<Fit, HotError> {
         match self {
-            Self::Memory(_) => Ok(()),
+            Self::Memory(_) => Ok(Fit::Whole),
             Self::Redis(redis) => redis.ping().await,
         }
     }

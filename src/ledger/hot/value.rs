@@ -4,7 +4,7 @@
 //! `-` and `w`, `x` and `y` where the durable store knows nothing of the claim: it was away.
 //! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body;
 //! or `done - <fingerprint>` alone where the receipt stays in the durable store.
-//! `forgotten`, for a short while: a person changed the event, and an end that is still on its way must not stay.
+//! `forgotten`, for a short while: a person changed the event, and ends that are still on their way must not land.
 //! Anything else is nothing we wrote, and never reads as done.
 
 use std::io::Write as _;
@@ -50,7 +50,7 @@ impl Value {
     pub(super) fn parse(bytes: &Bytes) -> Self {
         let value = if let Some(rest) = bytes.strip_prefix(MARK) {
             parse_mark(rest)
-        } else if is_forgotten(bytes) {
+        } else if bytes == FORGOTTEN {
             Some(Self::Forgotten)
         } else {
             bytes.strip_prefix(DONE).and_then(|rest| parse_done(bytes, rest)).map(Self::Done)
@@ -77,15 +77,6 @@ pub(super) fn name(prefix: &str, key: &EventKey) -> Bytes {
 /// A mark, not yet watched.
 pub(super) fn mark(fence: Fence) -> String {
     format!("processing - {}", fence.0)
-}
-
-/// True for a mark whose end somebody waits for on another node.
-pub(super) fn is_watched(bytes: &[u8]) -> bool {
-    bytes.strip_prefix(MARK).is_some_and(|rest| matches!(rest.first(), Some(b'w' | b'y')))
-}
-
-pub(super) fn is_forgotten(bytes: &[u8]) -> bool {
-    bytes == FORGOTTEN
 }
 
 /// An end, without its receipt where that is too long.
@@ -216,10 +207,9 @@ mod tests {
         {
             let bytes = Bytes::from(format!("processing {text}"));
             assert_eq!(Value::parse(&bytes), Value::Mark { fence: Fence(7), watched, exposed });
-            assert_eq!(is_watched(&bytes), watched);
         }
-        let watched = Bytes::from_static(b"processing w 7");
-        assert!(is_watched(&watched) && !is_watched(mark(Fence(7)).as_bytes()));
+        let unwatched = Value::Mark { fence: Fence(7), watched: false, exposed: false };
+        assert_eq!(Value::parse(&mark(Fence(7)).into()), unwatched);
         assert_eq!(Value::parse(&Bytes::from_static(FORGOTTEN)), Value::Forgotten);
         assert_eq!(MARK.len(), 11, "where the watch script sets the watched byte");
     }

@@ -182,3 +182,29 @@ async fn what_a_person_settles_after_its_window_is_remembered_for_another_one() 
     }
     assert_eq!(upstream.received(), 3);
 }
+
+/// An event that a person settled after its hot window was as old as before to the hot store, which was told nothing of
+/// it: each of its copies asked the durable store.
+#[tokio::test]
+async fn what_a_person_settles_after_its_window_is_known_to_the_hot_store() {
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let upstream = Upstream::scripted([Reply::hang_up(), Reply::hang_up(), Reply::new(200, "by hand")]).await;
+    let route = format!("{ORDERS}on_unknown = \"hold\"\nhot_ttl = \"1h\"\ndurable_ttl = \"5h\"\n");
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).route(&route).start().await;
+    for id in ["replayed", "marked"] {
+        assert_eq!(gateway.send(&order(id)).await.verdict(), "held");
+    }
+    stores.sql("update umavez_event set first_claimed = first_claimed - 8e6, expires = expires - 8e6");
+    for (change, id) in [("replay", "replayed"), ("mark-done", "marked")] {
+        let changed = gateway.ask_admin("POST", &format!("/events/{change}?key=orders:{id}")).await;
+        assert_eq!(changed.status, 200, "{}", changed.text());
+        let hot = async || gateway.metrics().await.value("umavez_duplicates_total", &[("layer", "hot")]);
+        // Redis keeps the word of a change for a while, and learns of no end meanwhile: unless it has forgotten that.
+        stores.redis().flush().await;
+        assert_eq!(gateway.send(&order(id)).await.verdict(), "duplicate", "{id}");
+        let before = hot().await;
+        assert_eq!(gateway.send(&order(id)).await.verdict(), "duplicate", "{id}");
+        assert_eq!(hot().await, before + 1.0, "{id}");
+    }
+    assert_eq!(upstream.received(), 3);
+}

@@ -13,6 +13,16 @@ use tokio::process::{Child, Command};
 
 use super::free_port;
 
+/// The default user's where there is another one.
+const PASSWORD: &str = "only-the-test-knows";
+
+/// The rights of the documents' user of a Redis by itself, or of a cluster.
+fn documented_rights(cluster: bool) -> &'static str {
+    let lines = include_str!("../../../docs/operations.md").lines();
+    let mut users = lines.filter_map(|line| line.strip_prefix("user umavez on >PASSWORD "));
+    users.nth(usize::from(cluster)).expect("the documents say what a user may do")
+}
+
 /// What a server answered.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
@@ -70,24 +80,16 @@ impl Builder {
         self
     }
 
-    /// The default user needs a password that nobody knows; this one may do what a gateway does.
+    /// The default user needs a password that nobody knows; this one may do what the documents say that a gateway does.
     pub(crate) fn acl_user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
-        self.with(&["requirepass", "only-the-test-knows"]).with(&[
-            "user",
-            name,
-            "on",
-            &format!(">{password}"),
-            "~dedup:*",
-            "&dedup:*",
-            "-@all",
-            "+@connection",
-            "+@string",
-            "+@scripting",
-            "+@pubsub",
-            "+del",
-            "+info",
-        ])
+        self.with(&["requirepass", PASSWORD]).with_rights(name, password, false)
+    }
+
+    fn with_rights(self, name: &str, password: &str, cluster: bool) -> Self {
+        let (password, rights) = (format!(">{password}"), documented_rights(cluster));
+        let words = ["user", name, "on", &password].into_iter().chain(rights.split(' ')).collect::<Vec<_>>();
+        self.with(&words)
     }
 
     /// Starts it, on another port if somebody took ours in between.
@@ -129,6 +131,36 @@ impl Redis {
         Builder::default()
     }
 
+    /// A cluster of one node, which has every slot.
+    pub(crate) async fn cluster_of_one() -> Self {
+        // One that has met no other doesn't know its own address.
+        let known = ["cluster-announce-ip", "127.0.0.1"];
+        let redis = Self::builder().with(&["cluster-enabled", "yes"]).with(&known).start().await;
+        redis.take_every_slot().await;
+        redis
+    }
+
+    async fn take_every_slot(&self) {
+        self.take_slots(0, 16383).await;
+        eventually("the cluster is whole", async || {
+            self.command(&["CLUSTER", "INFO"]).await.text().contains("cluster_state:ok")
+        })
+        .await;
+    }
+
+    /// One by one: ranges are known from 7.0 on.
+    async fn take_slots(&self, from: u16, to: u16) {
+        let slots: Vec<String> = (from..=to).map(|slot| slot.to_string()).collect();
+        let add = ["CLUSTER", "ADDSLOTS"].into_iter();
+        let words: Vec<&str> = add.chain(slots.iter().map(String::as_str)).collect();
+        assert_eq!(self.command(&words).await.text(), "OK");
+    }
+
+    /// What users were refused, in the server's words.
+    pub(crate) async fn acl_log(&self) -> String {
+        self.command(&["ACL", "LOG"]).await.text()
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -165,7 +197,7 @@ impl Redis {
         let socket = UnixStream::connect(self.dir.path().join("redis.sock")).await?;
         let mut connection = Connection { stream: BufStream::new(socket) };
         if self.builder.user.is_some() {
-            connection.ask(&[b"AUTH", b"only-the-test-knows"]).await?;
+            connection.ask(&[b"AUTH", PASSWORD.as_bytes()]).await?;
         }
         Ok(connection)
     }
@@ -191,6 +223,13 @@ impl Redis {
         self.kill().await;
         self.spawn();
         assert!(self.comes_up().await, "redis-server does not start again");
+    }
+
+    /// Starts another one on the same port: a cluster of one node.
+    pub(crate) async fn restart_as_cluster(&mut self) {
+        self.builder = self.builder.clone().with(&["cluster-enabled", "yes"]);
+        self.restart().await;
+        self.take_every_slot().await;
     }
 
     /// Connections stay open, nothing answers (SIGSTOP).
@@ -326,25 +365,37 @@ impl Connection {
 /// Three masters with a replica each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Redis>,
+    user: &'static str,
 }
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
+        Self::of(Redis::builder(), "").await
+    }
+
+    /// With a user who may do what the documents say that a gateway does in a cluster.
+    pub(crate) async fn start_with_user() -> Self {
+        Self::of(Redis::builder().with_rights("umavez", "secret", true), "umavez:secret@").await
+    }
+
+    async fn of(node: Builder, user: &'static str) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..6 {
-            let node = Redis::builder()
+            let node = node
+                .clone()
                 .with(&["cluster-enabled", "yes"])
                 .with(&["cluster-node-timeout", "1000"])
                 .with(&["cluster-config-file", "nodes.conf"]);
             nodes.push(node.start().await);
         }
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, user };
         cluster.introduce().await;
         cluster
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis-cluster://127.0.0.1:{}", self.nodes.first().expect("six nodes").port())
+        let first = self.nodes.first().expect("six nodes").port();
+        format!("redis-cluster://{}127.0.0.1:{first}", self.user)
     }
 
     /// What all masters hold.
@@ -362,9 +413,7 @@ impl Cluster {
         let masters = self.nodes.get(..3).expect("six nodes");
         let replicas = self.nodes.get(3..).expect("six nodes");
         for (master, (from, to)) in masters.iter().zip([(0, 5460), (5461, 10922), (10923, 16383)]) {
-            let added =
-                master.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]).await;
-            assert_eq!(added.text(), "OK");
+            master.take_slots(from, to).await;
         }
         for (epoch, node) in self.nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(epoch + 1).to_string()]).await;

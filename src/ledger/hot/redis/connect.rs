@@ -15,6 +15,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::super::HotOpenError;
+use super::cause::Apart;
 use crate::config::RedisConfig;
 
 /// How long each step of connecting may take. Short: of a cluster, or of several sentinels, one is asked after the
@@ -36,6 +37,8 @@ pub(super) struct Target {
     config: Config,
     /// The masters of a cluster as they were last heard of: the one that the URL names may be dead.
     heard: Mutex<Vec<Server>>,
+    /// Of what the URL names as one server.
+    pub(super) apart: Arc<Apart>,
 }
 
 impl std::fmt::Debug for Target {
@@ -81,7 +84,7 @@ impl Target {
         if tls {
             fred.tls = Some(tls_config(ca.as_deref())?);
         }
-        Ok(Self { config: fred, heard: Mutex::default() })
+        Ok(Self { config: fred, heard: Mutex::default(), apart: Arc::default() })
     }
 
     /// A client, not yet connected.
@@ -123,15 +126,15 @@ impl Target {
         }
     }
 
-    /// Where a key lies among a cluster's nodes; without a cluster all lie together.
+    /// Where a key lies among a cluster's nodes; without slots all lie together.
     pub(super) fn slot(&self, name: &[u8]) -> u16 {
-        if self.is_cluster() { ClusterRouting::hash_key(name) } else { 0 }
+        if self.has_slots() { ClusterRouting::hash_key(name) } else { 0 }
     }
 
     /// A name of ours in this slot.
     pub(super) fn name_in(&self, slot: u16, name: &str) -> String {
         let tagged = |tag: u32| format!("{name}{{{tag}}}");
-        if !self.is_cluster() {
+        if !self.has_slots() {
             return name.to_owned();
         }
         // Tags fall on slots at random, so that one is found long before the last.
@@ -142,6 +145,10 @@ impl Target {
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.config.server, ServerConfig::Clustered { .. })
+    }
+
+    fn has_slots(&self) -> bool {
+        self.is_cluster() || self.apart.holds()
     }
 }
 

@@ -13,9 +13,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
 use super::super::breaker::{Breaker, count};
+use super::Cause;
+use super::cause::is_syntax_error;
 use super::lane::Lane;
+use super::node::Node;
 use super::way::{Slot, Way};
-use super::{Cause, Node, is_syntax_error};
 use crate::ledger::claim::Digest;
 
 /// How long a new handle waits for its connection before it starts out resting.
@@ -113,8 +115,10 @@ impl Link {
         let lane = if node.target.is_cluster() {
             None
         } else {
-            Lane::teach(&client, PROBE_TIMEOUT).await;
-            Some(Lane::over(client.clone(), &node.tracker, &node.closing))
+            let apart = &node.target.apart;
+            let keys = ["#one", "#two"].map(|name| format!("{}:{name}", node.prefix));
+            Lane::teach(&client, PROBE_TIMEOUT, apart, keys.each_ref().map(String::as_str)).await;
+            Some(Lane::over(client.clone(), apart, (&node.tracker, &node.closing)))
         };
         Ok(Self { routed, way: Way { client, lane }, silent: 0 })
     }

@@ -1,6 +1,7 @@
 //! Where the asks of one handle gather while an answer is on its way, to leave together as one script: what fred and
-//! the system calls cost for each command, they then cost once for all. The first ask leaves at once, alone. Knows no
-//! breaker and no meaning of an answer.
+//! the system calls cost for each command, they then cost once for all. The first ask leaves at once, alone. A server
+//! that keeps its keys apart, as a cluster's nodes and what stands before them do, is asked key by key. Knows no breaker
+//! and no meaning of an answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,13 +11,14 @@ use fred::clients::Client;
 use fred::error::ErrorKind;
 use fred::types::Value;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::Cause;
-use super::cause::is_unknown;
+use super::cause::{Apart, is_apart, is_unknown, plain};
 use super::script;
 use super::way::{Reply, reply, through};
 use crate::clock::monotonic;
@@ -74,6 +76,7 @@ struct Desk {
     state: Mutex<State>,
     /// Rung when something waits and may leave, or must be timed.
     rung: Notify,
+    apart: Arc<Apart>,
 }
 
 #[derive(Debug, Default)]
@@ -95,8 +98,12 @@ struct Asked {
 
 impl Lane {
     /// A lane over this client, served on the calling runtime until `stop` or until its last handle is dropped.
-    pub(super) fn over(client: Client, tracker: &TaskTracker, stop: &CancellationToken) -> Self {
-        let desk = Arc::<Desk>::default();
+    pub(super) fn over(
+        client: Client,
+        apart: &Arc<Apart>,
+        (tracker, stop): (&TaskTracker, &CancellationToken),
+    ) -> Self {
+        let desk = Arc::new(Desk { apart: Arc::clone(apart), ..Desk::default() });
         let stop = stop.child_token();
         let ends = Arc::new(stop.clone().drop_guard());
         let served = Arc::clone(&desk);
@@ -107,11 +114,24 @@ impl Lane {
         Self { desk, _ends: ends }
     }
 
-    /// Has the server learn the script before it is needed. Where it may not, or forgets, the text goes along.
-    pub(super) async fn teach(client: &Client, patience: Duration) {
-        let words = ["LOAD", script::TOGETHER.text()].map(Value::from).into();
-        if let Err(cause) = Box::pin(through(client, patience, None, b"SCRIPT", words)).await {
+    /// Has the server learn the script before it is needed, and finds out whether it takes keys of several slots at once;
+    /// these two are such. Where it may not learn, or forgets, the text goes along.
+    pub(super) async fn teach(client: &Client, patience: Duration, apart: &Apart, keys: [&str; 2]) {
+        let load = ["LOAD", script::TOGETHER.text()].map(Value::from).into();
+        if let Err(cause) = Box::pin(through(client, patience, None, b"SCRIPT", load)).await {
             tracing::debug!(error = %cause, "redis did not learn the script of many keys");
+        }
+        // A release of what nobody holds: nothing changes.
+        let release = |key: &str| Errand {
+            deed: Deed::Release,
+            name: Bytes::copy_from_slice(key.as_bytes()),
+            value: Bytes::from_static(b"0"),
+            ttl: String::new(),
+        };
+        let releases = words(script::TOGETHER.hash(), &keys.map(release).each_ref());
+        let said = Box::pin(through(client, patience, None, b"EVALSHA", releases)).await;
+        if said.is_err_and(|cause| is_apart(&cause)) {
+            apart.is_so();
         }
     }
 
@@ -160,7 +180,10 @@ async fn serve(desk: &Arc<Desk>, client: &Client) {
             let underway = Underway(Arc::clone(desk));
             // Boxed: fred's futures are large.
             running.push(Box::pin(async move {
-                run(client, batch).await;
+                if let Some(batch) = run(client, batch).await {
+                    desk.apart.is_so();
+                    join_all(batch.into_iter().map(|asked| run(client, vec![asked]))).await;
+                }
                 drop(underway);
             }));
         }
@@ -173,16 +196,21 @@ async fn serve(desk: &Arc<Desk>, client: &Client) {
     }
 }
 
-/// One script, and its answers to its callers. If it fails as a whole, it fails each of them: that is no verdict.
-async fn run(client: &Client, mut batch: Vec<Asked>) {
+/// One script, and its answers to its callers. If it fails as a whole, it fails each of them: that is no verdict. What
+/// the server takes only key by key is given back.
+async fn run(client: &Client, mut batch: Vec<Asked>) -> Option<Vec<Asked>> {
     batch.sort_by_key(|asked| asked.errand.deed);
     let now = monotonic();
     let due = batch.iter().map(|asked| asked.due).min().unwrap_or(now);
     let patience = due.saturating_duration_since(now).max(Duration::from_millis(1));
     let (text, hash) = (script::TOGETHER.text(), script::TOGETHER.hash());
-    let mut said = through(client, patience, None, b"EVALSHA", words(hash, &batch)).await;
+    let words = |script: &str| words(script, &batch.iter().map(|asked| &asked.errand).collect::<Vec<_>>());
+    let mut said = through(client, patience, None, b"EVALSHA", words(hash)).await;
     if said.as_ref().is_err_and(is_unknown) {
-        said = through(client, patience, None, b"EVAL", words(text, &batch)).await;
+        said = through(client, patience, None, b"EVAL", words(text)).await;
+    }
+    if batch.len() > 1 && said.as_ref().is_err_and(is_apart) {
+        return Some(batch);
     }
     let answers = match said {
         Ok(Value::Array(answers)) if answers.len() == batch.len() => answers,
@@ -192,23 +220,24 @@ async fn run(client: &Client, mut batch: Vec<Asked>) {
             for asked in batch {
                 drop(asked.caller.send(Err(cause.clone())));
             }
-            return;
+            return None;
         }
     };
     for (asked, answer) in batch.into_iter().zip(answers) {
         // A caller that went away needs none.
         drop(asked.caller.send(answer_of(answer)));
     }
+    None
 }
 
-fn words(script: &str, batch: &[Asked]) -> Vec<Value> {
-    let count = |deed| batch.iter().filter(|asked| asked.errand.deed == deed).count().to_string();
-    let mut words: Vec<Value> = Vec::with_capacity(4 + 3 * batch.len());
+fn words(script: &str, errands: &[&Errand]) -> Vec<Value> {
+    let count = |deed| errands.iter().filter(|errand| errand.deed == deed).count().to_string();
+    let mut words: Vec<Value> = Vec::with_capacity(4 + 3 * errands.len());
     words.push(script.into());
-    words.push(batch.len().to_string().into());
-    words.extend(batch.iter().map(|asked| Value::Bytes(asked.errand.name.clone())));
+    words.push(errands.len().to_string().into());
+    words.extend(errands.iter().map(|errand| Value::Bytes(errand.name.clone())));
     words.extend([count(Deed::Claim), count(Deed::Done)].map(Value::from));
-    for Asked { errand, .. } in batch {
+    for errand in errands {
         words.push(Value::Bytes(errand.value.clone()));
         words.push(Value::Bytes(Bytes::copy_from_slice(errand.ttl.as_bytes())));
     }
@@ -222,10 +251,8 @@ fn answer_of(value: Value) -> Answer {
     Err(refusal(&text))
 }
 
-/// Before 7.0 a script's errors came with a place and a dash: `@user_script: 3: -OOM command not allowed`.
 fn refusal(text: &str) -> Cause {
-    let plain = text.strip_prefix("@user_script: ").and_then(|rest| rest.split_once(": "));
-    let plain = plain.map_or(text, |(_, rest)| rest).trim_start_matches('-').trim_end();
+    let plain = plain(text);
     let kind = match plain.split(' ').next() {
         Some("NOAUTH" | "WRONGPASS") => ErrorKind::Auth,
         Some("WRONGTYPE") => ErrorKind::InvalidArgument,
@@ -247,6 +274,7 @@ impl Desk {
             return Vec::new();
         }
         state.since = None;
+        let keys_max = if self.apart.holds() { 1 } else { KEYS_MAX };
         let (mut batches, mut bytes) = (Vec::<Vec<Asked>>::new(), 0);
         for asked in std::mem::take(&mut state.waiting) {
             // A claim that nobody waits for would only stand in others' way. An end is worth its trip.
@@ -255,7 +283,7 @@ impl Desk {
             }
             bytes += asked.errand.name.len() + asked.errand.value.len();
             match batches.last_mut() {
-                Some(batch) if batch.len() < KEYS_MAX && bytes <= BYTES_MAX => batch.push(asked),
+                Some(batch) if batch.len() < keys_max && bytes <= BYTES_MAX => batch.push(asked),
                 Some(_) | None => {
                     bytes = asked.errand.name.len() + asked.errand.value.len();
                     batches.push(vec![asked]);
@@ -280,15 +308,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_reads_the_same_from_any_version() {
-        for text in [
-            "READONLY You can't write",
-            "-READONLY You can't write\r\n",
-            "@user_script: 7: -READONLY You can't write\r\n",
-        ] {
-            assert_eq!(refusal(text).details(), "READONLY You can't write", "{text:?}");
-        }
+    fn a_refusal_says_what_kind_it_is() {
         assert_eq!(*refusal("NOAUTH Authentication required.").kind(), ErrorKind::Auth);
+        assert_eq!(*refusal("@user_script: 7: -WRONGTYPE x").kind(), ErrorKind::InvalidArgument);
     }
 
     #[test]
@@ -313,5 +335,18 @@ mod tests {
         assert_eq!(sizes, [KEYS_MAX, KEYS_MAX, 1]);
         assert_eq!(desk.state().underway, 3);
         assert!(desk.take().is_empty());
+        // One by one, where keys are kept apart.
+        desk.apart.is_so();
+        let mut state = desk.state();
+        state.since = Some(monotonic());
+        state.underway = 0;
+        for _ in 0..3 {
+            let errand =
+                Errand { deed: Deed::Done, name: Bytes::new(), value: Bytes::new(), ttl: String::new() };
+            let (caller, _answer) = oneshot::channel();
+            state.waiting.push(Asked { errand, due: monotonic(), caller });
+        }
+        drop(state);
+        assert_eq!(desk.take().iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1]);
     }
 }

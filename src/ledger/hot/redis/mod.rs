@@ -6,29 +6,29 @@ mod connect;
 mod hearing;
 mod keeper;
 mod lane;
+mod node;
 mod script;
 mod way;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fred::error::ErrorKind;
 use futures_util::future::join_all;
-use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::sync::mpsc;
+use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
-use self::cause::{is_lost, is_syntax_error};
-use self::connect::Target;
-use self::hearing::Hearing;
+use self::cause::{is_elsewhere, is_lost, is_syntax_error, is_wrong_type};
 use self::lane::{Deed, Errand, Turn, Underway};
+use self::node::Node;
 use self::script::Script;
 use self::way::{Reply, Slot, Way};
-use super::breaker::{Breaker, BreakerState, Counters, HotCounts, count};
+use super::breaker::{Breaker, BreakerState, HotCounts, count};
 use super::value::{self, Value};
-use super::{HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Watched};
+use super::{Fit, HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Watched};
 use crate::config::RedisConfig;
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
@@ -38,6 +38,9 @@ pub(super) type Cause = fred::error::Error;
 /// Longest life of a key; Redis refuses an expiry past its clock's range.
 const TTL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
+/// Where it is looked whether a node has all slots: nodes own long runs of them.
+const SLOTS_TRIED: [u16; 8] = [0, 2048, 4096, 6144, 8192, 10_240, 12_288, 16_383];
+
 /// One thread's handle.
 #[derive(Clone, Debug)]
 pub struct Redis {
@@ -46,45 +49,6 @@ pub struct Redis {
     breaker: Arc<Breaker>,
     /// The last handle's end ends the node's tasks.
     closes: Arc<DropGuard>,
-}
-
-/// What the handles of one process share.
-#[derive(Debug)]
-struct Node {
-    target: Target,
-    prefix: String,
-    /// `<prefix>:settled`: where ends are told.
-    channel: String,
-    timeout: Duration,
-    /// Set once the server refused `SET … NX GET` (before 7.0): scripts do the same from then on.
-    scripted: AtomicBool,
-    counters: Arc<Counters>,
-    /// What the last probe that failed met.
-    trouble: Mutex<Option<Cause>>,
-    near_ttl: Duration,
-    hearing: Hearing,
-    /// Rung when a handle gave up a connection that had gone silent: others may be as deaf, and not know it.
-    renewed: Notify,
-    tracker: TaskTracker,
-    closing: CancellationToken,
-}
-
-impl Node {
-    /// Why a connection rests, where a probe has met the reason: for people.
-    fn why(&self, resting: HotError) -> HotError {
-        let met = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        met.as_ref().map_or(resting, |cause| HotError::Unusable {
-            servers: self.target.servers(),
-            cause: cause.details().to_owned(),
-        })
-    }
-}
-
-/// What a new value may take the place of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    Nothing,
-    Anything,
 }
 
 /// What came of gathering.
@@ -100,21 +64,8 @@ impl Redis {
         pushes_max: usize,
         tracker: &TaskTracker,
     ) -> Result<(Self, mpsc::Receiver<Digest>), HotOpenError> {
-        let closing = CancellationToken::new();
-        let node = Arc::new(Node {
-            target: Target::parse(config)?,
-            channel: format!("{}:settled", config.prefix),
-            prefix: config.prefix.clone(),
-            timeout: config.timeout,
-            scripted: AtomicBool::new(false),
-            counters: Arc::default(),
-            trouble: Mutex::default(),
-            near_ttl: config.near_ttl,
-            hearing: Hearing::default(),
-            renewed: Notify::new(),
-            tracker: tracker.clone(),
-            closing: closing.clone(),
-        });
+        let node = Arc::new(Node::new(config, tracker)?);
+        let closing = node.closing.clone();
         let (sender, pushes) = mpsc::channel(pushes_max);
         tracker.spawn(keeper::listen(Arc::clone(&node), sender));
         Ok((Self::connect(node, Arc::new(closing.drop_guard())).await, pushes))
@@ -151,7 +102,7 @@ impl Redis {
         let errand = Errand { deed: Deed::Claim, name, value: mark, ttl: millis(ask.mark_ttl) };
         let reply = match self.gather(way, errand, only).await? {
             Gathered::Said(reply) => reply,
-            Gathered::Alone(errand, _underway) => self.set(way, &errand, Over::Nothing).await?,
+            Gathered::Alone(errand, _underway) => self.set_new(way, &errand).await?,
         };
         self.seen(reply, ask.fence)
     }
@@ -159,10 +110,10 @@ impl Redis {
     /// Runs it with others, or gives it back to be run alone.
     async fn gather(&self, way: &Way, errand: Errand, only: bool) -> Result<Gathered, HotError> {
         let Some(lane) = &way.lane else { return Ok(Gathered::Alone(errand, None)) };
+        let name = errand.name.clone();
         match lane.join(errand, self.node.timeout, only).await {
             Turn::Alone(errand, underway) => Ok(Gathered::Alone(errand, Some(underway))),
-            // Without a cluster all slots are one.
-            Turn::Together(answer) => self.settle_answer(&[], answer).map(Gathered::Said),
+            Turn::Together(answer) => self.settle_answer(&name, answer).map(Gathered::Said),
         }
     }
 
@@ -208,19 +159,15 @@ impl Redis {
     async fn done_one(&self, way: &Way, end: &HotDone, only: bool) -> Result<(), HotError> {
         let (name, text) = (value::name(&self.node.prefix, &end.key), value::done(&end.done).into());
         let errand = Errand { deed: Deed::Done, name, value: text, ttl: millis(end.ttl) };
-        let watched = match self.gather(way, errand, only).await? {
-            Gathered::Said(reply) => reply == Reply::Number(1),
-            Gathered::Alone(errand, _underway) => {
-                let reply = self.set(way, &errand, Over::Anything).await?;
-                let old = self.bytes(reply)?.unwrap_or_default();
-                if value::is_forgotten(&old) {
-                    self.ask(way, Some(&errand.name), &[b"DEL", &errand.name]).await?;
-                }
-                // Between the two it read as done: whoever remembers that from then is told as well.
-                value::is_watched(&old) || value::is_forgotten(&old)
+        match self.gather(way, errand, only).await? {
+            Gathered::Said(Reply::Number(1)) => self.tell(way, &end.key).await,
+            Gathered::Said(_) => Ok(()),
+            Gathered::Alone(Errand { name, value, ttl, .. }, _underway) => {
+                let (channel, digest) = (self.node.channel.as_bytes(), end.key.digest().to_string());
+                let arguments = [&*value, ttl.as_bytes(), channel, digest.as_bytes()];
+                self.run(way, &script::DONE, &name, &arguments).await.map(drop)
             }
-        };
-        if watched { self.tell(way, &end.key).await } else { Ok(()) }
+        }
     }
 
     async fn tell(&self, way: &Way, key: &EventKey) -> Result<(), HotError> {
@@ -258,7 +205,7 @@ impl Redis {
         })
     }
 
-    /// Leaves a word that outlasts whatever is on its way: an end that lands later takes itself back.
+    /// Leaves a word that outlasts whatever is on its way: an end that comes later doesn't land.
     pub(super) async fn forget(&self, key: &EventKey) -> Result<(), HotError> {
         let name = value::name(&self.node.prefix, key);
         let ttl = millis(value::FORGOTTEN_TTL);
@@ -276,9 +223,23 @@ impl Redis {
         self.node.hearing.unbroken()
     }
 
-    pub(super) async fn ping(&self) -> Result<(), HotError> {
+    pub(super) async fn ping(&self) -> Result<Fit, HotError> {
         let way = &self.way().map_err(|resting| self.node.why(resting))?;
-        self.ask(way, None, &[b"PING"]).await.map(|_| ())
+        let target = &self.node.target;
+        let probe = format!("{}:#probe", self.node.prefix);
+        // A script, as most of what is asked: it may be forbidden. This one changes no more than a mark.
+        self.run(way, &script::WATCH, probe.as_bytes(), &[]).await?;
+        if target.is_cluster() || !target.apart.holds() {
+            return Ok(Fit::Whole);
+        }
+        // Of several nodes this one has a part.
+        for slot in SLOTS_TRIED {
+            let name = target.name_in(slot, &probe);
+            way.ask(self.node.timeout, None, &[b"GET", name.as_bytes()])
+                .await
+                .map_err(|cause| self.node.unusable(&cause))?;
+        }
+        Ok(Fit::KeyByKey)
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
@@ -293,22 +254,17 @@ impl Redis {
         self.node.closing.cancel();
     }
 
-    /// Value and expiry in one command, and what was there before: a key without a time to live can't be.
-    async fn set(&self, way: &Way, errand: &Errand, over: Over) -> Result<Reply, HotError> {
-        let (name, bytes, ttl) = (&*errand.name, &*errand.value, &errand.ttl);
-        let (words, script) = match over {
-            Over::Nothing => {
-                (&[b"SET", name, bytes, b"PX", ttl.as_bytes(), b"GET", b"NX"][..], &script::CLAIM)
-            }
-            Over::Anything => (&[b"SET", name, bytes, b"PX", ttl.as_bytes(), b"GET"][..], &script::DONE),
-        };
+    /// Value and expiry in one command where nothing is there, or what is: a key without a time to live can't be.
+    async fn set_new(&self, way: &Way, errand: &Errand) -> Result<Reply, HotError> {
+        let (name, bytes, ttl) = (&*errand.name, &*errand.value, errand.ttl.as_bytes());
         if !self.node.scripted.load(Ordering::Relaxed) {
-            match way.ask(self.node.timeout, self.slot_of(Some(name)), words).await {
+            let words = [b"SET", name, bytes, b"PX", ttl, b"GET", b"NX"];
+            match way.ask(self.node.timeout, self.slot_of(Some(name)), &words).await {
                 Err(cause) if is_syntax_error(&cause) => self.node.fall_back_to_scripts(),
                 answer => return self.settle_answer(name, answer),
             }
         }
-        self.run(way, script, name, &[bytes, ttl.as_bytes()]).await
+        self.run(way, &script::CLAIM, name, &[bytes, ttl]).await
     }
 
     /// One script on one key; its text is sent only where the server doesn't know it.
@@ -375,20 +331,17 @@ impl Redis {
             return Err(HotError::Slow(self.node.timeout));
         }
         count(&self.node.counters.refused);
+        // The URL names one server, which has a part of the keys: what it doesn't have is what a probe must ask for.
+        let astray = is_elsewhere(&cause) && !self.node.target.is_cluster();
+        if astray {
+            self.node.target.apart.is_so();
+        }
         // One key of a wrong type says nothing of the server. What says that no write will pass (LOADING,
         // READONLY after a failover, OOM, MISCONF, NOAUTH, …) rests like a silence does.
-        if !cause.details().starts_with("WRONGTYPE") {
-            self.breaker.failed(self.node.target.slot(name), is_lost(&cause));
+        if !is_wrong_type(&cause) {
+            self.breaker.failed(self.node.target.slot(name), astray || is_lost(&cause));
         }
         Err(HotError::Refused(Box::new(cause)))
-    }
-}
-
-impl Node {
-    fn fall_back_to_scripts(&self) {
-        if !self.scripted.swap(true, Ordering::Relaxed) {
-            tracing::info!("redis is older than 7.0: claims go through scripts");
-        }
     }
 }
 

@@ -29,13 +29,18 @@ if old then return old end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false";
 
-/// `SET … GET PX` for servers before 6.2.
+/// Writes an end, and tells who watches its mark; not where the event was forgotten.
 pub(super) static DONE: Script =
     Script { text: DONE_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(DONE_TEXT)) };
 const DONE_TEXT: &str = "-- done
 local old = redis.call('GET', KEYS[1])
+if old == 'forgotten' then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return old";
+if old and string.sub(old, 1, 11) == 'processing ' then
+  local how = string.sub(old, 12, 12)
+  if how == 'w' or how == 'y' then redis.call('PUBLISH', ARGV[3], ARGV[4]) end
+end
+return 1";
 
 /// Takes a mark away from under its own fence, and tells who watches it.
 pub(super) static RELEASE: Script =
@@ -110,9 +115,7 @@ for i = 1, #KEYS do
     local marked = type(old) == 'string' and string.sub(old, 1, 11) == 'processing '
     said = old
     if i <= dones then
-      if old == 'forgotten' then
-        said = call('DEL', key)
-      elseif type(old) ~= 'table' then
+      if type(old) ~= 'table' and old ~= 'forgotten' then
         said = call('SET', key, value, 'PX', ttl)
       end
     elseif marked and string.sub(old, 14) == value then
