@@ -1,4 +1,4 @@
-//! `umavez check`: is a configuration right, are its secrets there, do its stores answer?
+//! `umavez check`: is a configuration right, are its secrets there, do its stores and its collector answer?
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,14 +14,15 @@ use super::{FILE, Failure, load, print};
 ///
 /// Problems and warnings go to stderr as `file:line:column: field: what is wrong; mend`. Exits with 0 where all is
 /// well (warnings or not), with 64 where the configuration is wrong, with 1 where it is right and a store doesn't
-/// answer. Nothing is created: an SQLite file that is not there yet is said to be created at the start.
+/// answer. The collector of traces is sent an export without spans; one that doesn't take it is a warning, since no
+/// request waits for it. Nothing is created: an SQLite file that is not there yet is said to be created at the start.
 #[derive(Args)]
 #[command(after_help = "Example:\n  umavez check --config /etc/umavez/umavez.toml")]
 pub(super) struct Check {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = FILE)]
     config: PathBuf,
-    /// Leave the stores alone: look at the file and its secrets only
+    /// Leave the stores and the collector alone: look at the file and its secrets only
     #[arg(long)]
     offline: bool,
 }
@@ -33,35 +34,62 @@ impl Check {
             eprintln!("{warning} (warning)");
         }
         print(&summary(&config))?;
-        if !self.offline {
-            stores(&config)?;
+        let doubts = if self.offline { Vec::new() } else { others(&config)? };
+        for doubt in &doubts {
+            eprintln!("{}: {doubt} (warning)", self.config.display());
         }
-        print(&format!("{}: ok, {}\n", self.config.display(), counted(warnings.len(), "warning")))
+        let warnings = counted(warnings.len() + doubts.len(), "warning");
+        print(&format!("{}: ok, {warnings}\n", self.config.display()))
     }
 }
 
-/// Connects to both stores; each that does not answer is a problem of its own.
-fn stores(config: &Config) -> Result<(), Failure> {
-    let (mut said, mut problems) = (String::new(), Vec::new());
-    for (store, answer) in umavez::gateway::probe(config)? {
+/// Connects to both stores, each of which that does not answer is a problem of its own, and to the collector. Gives
+/// what a gateway runs with all the same.
+fn others(config: &Config) -> Result<Vec<String>, Failure> {
+    let (mut said, mut problems, mut doubts) = (String::new(), Vec::new(), Vec::new());
+    for (other, answer) in umavez::gateway::probe(config)? {
         let answer = match answer {
             Ok(Probed::Answers) => "answers",
+            Ok(Probed::KeyByKey) => {
+                let doubt = "[hot] url: names one server, which keeps its keys in slots, as a cluster does, and is \
+                             asked key by key; where it is a cluster, write redis-cluster:// (with TLS \
+                             rediss-cluster://)";
+                doubts.push(doubt.to_owned());
+                "answers, key by key"
+            }
             Ok(Probed::InUse) => "in use by a running gateway",
             Ok(Probed::NotYet) => "not there yet; it will be created at the start",
+            Err(error) if other == "traces" => {
+                let why = causes(&error);
+                let mend = collector_mend(&why);
+                doubts.push(format!("[traces] endpoint: the collector takes no spans: {why}; {mend}"));
+                continue;
+            }
             Err(error) => {
                 let why = causes(&error);
-                let mend = mend(store, config, &why);
-                problems.push(format!("[{store}] url: the store does not answer: {why}; {mend}"));
+                let mend = mend(other, config, &why);
+                problems.push(format!("[{other}] url: the store does not answer: {why}; {mend}"));
                 continue;
             }
         };
-        writeln!(said, "{store:<9} {answer}").expect("a String takes any text");
+        writeln!(said, "{other:<9} {answer}").expect("a String takes any text");
     }
     print(&said)?;
     if problems.is_empty() {
-        Ok(())
+        return Ok(doubts);
+    }
+    problems.extend(doubts);
+    Err(Failure::Other(anyhow::anyhow!(problems.join("\numavez: "))))
+}
+
+fn collector_mend(why: &str) -> &'static str {
+    let answered = |status: u16| why.contains(&format!("it answered {status}"));
+    if answered(401) || answered(403) {
+        "mend [traces] headers"
+    } else if answered(404) || answered(405) {
+        "mend [traces] endpoint, to which /v1/traces is added"
     } else {
-        Err(Failure::Other(anyhow::anyhow!(problems.join("\numavez: "))))
+        "start it, or mend [traces] endpoint"
     }
 }
 
@@ -101,6 +129,9 @@ fn mend(store: &str, config: &Config, why: &str) -> String {
         ("durable", Durable::Postgres(_)) if why.contains("authentication failed") => {
             "mend [durable] url: its user and password are not the database's".to_owned()
         }
+        ("hot", _) if why.contains("node of a cluster") => {
+            "write redis-cluster:// for redis://, rediss-cluster:// for rediss://".to_owned()
+        }
         _ => format!("start it, or mend [{store}] url"),
     }
 }
@@ -135,6 +166,9 @@ fn summary(config: &Config) -> String {
     match &config.upstream {
         Some(target) => line("upstream", target.to_string()),
         None => line("upstream", "none: what matches no route is answered with 404".to_owned()),
+    }
+    if let Some(traces) = &config.traces {
+        line("traces", format!("to {}, sampled at {}", traces.endpoint, traces.sample_ratio));
     }
     for route in &config.routes {
         line("route", route_line(route));

@@ -1,4 +1,5 @@
-//! Asks both stores whether they would serve a configuration. Serves nothing itself.
+//! Asks both stores, and the collector of traces where there is one, whether they would serve a configuration. Serves
+//! nothing itself.
 
 use anyhow::Context;
 use tokio::runtime::Builder;
@@ -6,27 +7,30 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{self, Config};
 use crate::ledger::durable::{Durable, DurableError, Unfit};
-use crate::ledger::hot::Hot;
+use crate::ledger::hot::{Fit, Hot};
+use crate::trace;
 
-/// How long a store may take to answer a probe.
+/// How long each may take to answer a probe.
 const PROBE_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What a store said to [`probe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probed {
     Answers,
+    /// It answers key by key: the URL names one server, and the keys are kept apart as in a cluster.
+    KeyByKey,
     /// Another process, most likely the running gateway, has the file.
     InUse,
     /// The file is not there yet; a start creates it.
     NotYet,
 }
 
-/// Asks both stores whether they would serve this configuration; each answer with the store's section. Creates no
-/// file.
+/// Asks both stores and the collector whether they would serve this configuration; each answer with its section.
+/// Creates no file.
 ///
 /// # Errors
 /// When no runtime can be had.
-pub fn probe(config: &Config) -> anyhow::Result<[(&'static str, anyhow::Result<Probed>); 2]> {
+pub fn probe(config: &Config) -> anyhow::Result<Vec<(&'static str, anyhow::Result<Probed>)>> {
     drop(rustls::crypto::ring::default_provider().install_default());
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let tracker = TaskTracker::new();
@@ -34,13 +38,22 @@ pub fn probe(config: &Config) -> anyhow::Result<[(&'static str, anyhow::Result<P
             let (hot, _pushes) = Hot::open(&config.hot, &tracker).await?;
             let answer = hot.ping().await;
             hot.close();
-            answer?;
-            Ok(Probed::Answers)
+            Ok(match answer? {
+                Fit::Whole => Probed::Answers,
+                Fit::KeyByKey => Probed::KeyByKey,
+            })
         };
         let hot = tokio::time::timeout(PROBE_MAX, hot).await;
         let durable = tokio::time::timeout(PROBE_MAX, probe_durable(config, &tracker)).await;
         let late = |_| Err(anyhow::anyhow!("no answer within {PROBE_MAX:?}"));
-        Ok([("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))])
+        let mut said = vec![("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))];
+        if let Some(traces) = &config.traces {
+            let collector = trace::probe(traces, &config.limits);
+            let collector = tokio::time::timeout(PROBE_MAX, collector).await;
+            let taken = |taken: Result<(), trace::CannotExport>| Ok(taken.map(|()| Probed::Answers)?);
+            said.push(("traces", collector.map_or_else(late, taken)));
+        }
+        Ok(said)
     })
 }
 

@@ -57,6 +57,8 @@ pub enum CannotExport {
     Ca(#[source] Troubles),
     #[error("[traces]: TLS to the collector: {0}")]
     Tls(Refused),
+    #[error("{0}")]
+    NotTaken(String),
 }
 
 /// What one try came to.
@@ -108,6 +110,19 @@ pub fn open(config: Option<&Traces>, limits: &Limits) -> Result<Option<(Tracer, 
         well: true,
     };
     Ok(Some((tracer, exporter)))
+}
+
+/// Sends the collector an export without spans, once.
+///
+/// # Errors
+/// When TLS can't be had, or the collector doesn't take it within `[traces] timeout`.
+pub async fn probe(config: &Traces, limits: &Limits) -> Result<(), CannotExport> {
+    let Some((_tracer, exporter)) = open(Some(config), limits)? else { return Ok(()) };
+    let empty = spans::request(exporter.resource.clone(), &[]).encode_to_vec();
+    match exporter.post(empty.into()).await {
+        Sent::Taken { .. } => Ok(()),
+        Sent::Later { why, .. } | Sent::Refused { why } => Err(CannotExport::NotTaken(why)),
+    }
 }
 
 impl Exporter {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{Delivery, Gateway, Reply, Upstream};
+use crate::support::redis::Redis;
+use crate::support::{Collector, Delivery, Gateway, Reply, Upstream, nobody};
 
 pub(crate) fn umavez(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
@@ -159,6 +160,68 @@ fn check_of_stores_that_do_not_answer_ends_with_1_and_says_what_to_mend() {
     assert!(told.contains(&format!("redis at {nobody} cannot be used: ")), "{told}");
     assert!(told.contains("Connection refused"), "{told}");
     assert_eq!(code(&umavez(&["check", "--offline", "--config", &path])), 0);
+}
+
+/// What `check` says of a route, with this besides.
+async fn checked(table: &str) -> (i32, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[upstream]\nurl = \"http://127.0.0.1:3000\"\n{table}\n\
+         [[route]]\nname = \"pix\"\npath = \"/pix\"\nkey = [\"$.id\"]\n"
+    );
+    let path = file(&directory, "u.toml", &text).display().to_string();
+    // Beside what it asks, which this thread serves.
+    let output = tokio::task::spawn_blocking(move || umavez(&["check", "--config", &path])).await.unwrap();
+    (code(&output), stdout(&output), stderr(&output))
+}
+
+/// A collector that wasn't there, or took nothing, was only noticed in the log of the running gateway.
+#[tokio::test]
+async fn check_tries_the_collector_and_warns_where_it_takes_no_spans() {
+    let taking = Collector::taking().await;
+    let (code, said, told) =
+        checked(&format!("{}headers = {{ Authorization = \"Bearer x\" }}", taking.table())).await;
+    assert_eq!(code, 0, "{told}");
+    assert!(said.contains(&format!("traces    to {}", taking.url())), "{said}");
+    assert!(said.contains("traces    answers\n") && !told.contains("[traces] endpoint"), "{said}{told}");
+    assert!(taking.spans().is_empty());
+    assert_eq!(taking.batches()[0].header("authorization").as_deref(), Some("Bearer x"));
+    assert_eq!(taking.resource()["service.name"], "umavez");
+
+    let stranger = Collector::replying([Reply::new(401, "")]).await;
+    let elsewhere = Collector::replying([Reply::new(404, "")]).await;
+    let gone = format!("[traces]\nendpoint = \"http://{}\"\n", nobody());
+    for (table, why, mend) in [
+        (stranger.table(), "it answered 401 Unauthorized", "mend [traces] headers"),
+        (
+            elsewhere.table(),
+            "it answered 404 Not Found",
+            "mend [traces] endpoint, to which /v1/traces is added",
+        ),
+        (gone, "", "start it, or mend [traces] endpoint"),
+    ] {
+        let (code, said, told) = checked(&table).await;
+        assert_eq!(code, 0, "{told}");
+        let warned = format!("u.toml: [traces] endpoint: the collector takes no spans: {why}");
+        assert!(told.contains(&warned) && told.contains(&format!("; {mend} (warning)\n")), "{told}");
+        assert!(!said.contains("traces    answers") && said.contains("u.toml: ok, 3 warnings"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn check_warns_of_a_cluster_that_is_named_as_one_server() {
+    let redis = Redis::cluster_of_one().await;
+    let (code, said, told) = checked(&format!("[hot]\nurl = \"{}\"\n", redis.url())).await;
+    assert_eq!(code, 0, "{told}");
+    assert!(said.contains("hot       answers, key by key\n"), "{said}");
+    assert!(
+        told.contains("u.toml: [hot] url: names one server") && told.contains("redis-cluster://"),
+        "{told}"
+    );
+    let cluster = redis.url().replace("redis://", "redis-cluster://");
+    let (code, said, told) = checked(&format!("[hot]\nurl = \"{cluster}\"\n")).await;
+    assert_eq!(code, 0, "{told}");
+    assert!(said.contains("hot       answers\n") && !told.contains("[hot] url"), "{said}{told}");
 }
 
 #[tokio::test]
