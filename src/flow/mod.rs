@@ -145,7 +145,7 @@ impl Flow {
         &self,
         target: Option<&Target>,
         read: Bytes,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         (caller, mut trace): (Caller, Trace),
         slot: Slot,
     ) -> Response<Body> {
@@ -153,8 +153,8 @@ impl Flow {
             let answer = answer::text(StatusCode::NOT_FOUND, Bytes::from_static(b"no route matches\n"));
             return trace.answered(answer.map(Body::from));
         };
-        trace.passing(request.headers_mut());
-        let passing = pass::pass(&self.upstream, target, (read, request), &caller, &self.tunnels, slot);
+        let request = (read, request);
+        let passing = pass::pass(&self.upstream, target, request, &caller, &mut trace, &self.tunnels, slot);
         let answer = Box::pin(passing).await;
         metrics::passed(answer.status());
         trace.passed(target, answer)

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Target;
 use crate::listen::Slot;
-use crate::trace::Unanswered;
+use crate::trace::{Trace, Unanswered};
 use crate::upstream::headers::{self, Caller};
 use crate::upstream::{Body, BodyFault, Upstream, UpstreamError};
 
@@ -36,6 +36,7 @@ pub async fn pass(
     target: &Target,
     (read, mut request): (Bytes, Request<Incoming>),
     caller: &Caller,
+    trace: &mut Trace,
     tunnels: &Tunnels,
     slot: Slot,
 ) -> Response<Body> {
@@ -48,6 +49,8 @@ pub async fn pass(
     if let Some(protocol) = upgrade {
         headers::set_upgrade(request.headers_mut(), protocol);
     }
+    // Last: what `Connection` names was the sender's.
+    trace.passing(request.headers_mut());
     let mut answer = match upstream.stream(target, read, request).await {
         Ok(answer) => answer,
         Err(error) => {

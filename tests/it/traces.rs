@@ -304,6 +304,24 @@ async fn a_trusted_proxys_trace_goes_on_and_a_strangers_is_a_link() {
     assert!(root.trace != TRACE);
 }
 
+/// On a request that passed through, `Connection: traceparent` took our own `traceparent` off as well: the app's spans
+/// hung from nothing.
+#[tokio::test]
+async fn what_a_sender_means_for_one_hop_is_not_our_word_to_the_app() {
+    let upstream = Upstream::answering(200, "").await;
+    let collector = Collector::taking().await;
+    let gateway = traced(&upstream, &collector, "parent = \"anyone\"").start().await;
+    for (n, delivery) in [order("a"), Delivery::new("GET", "/page")].into_iter().enumerate() {
+        let named = delivery.header("Connection", "traceparent, tracestate, x-mine").header("x-mine", "1");
+        gateway.send(&named.header("traceparent", &parent("01")).header("tracestate", "rojo=1")).await;
+        let got = upstream.last();
+        let spans = collector.until_spans([4, 6][n]).await;
+        let forward = spans.iter().filter(|span| span.name == "forward").nth(n).unwrap();
+        assert_eq!(got.headers_named("traceparent"), [format!("00-{TRACE}-{}-01", forward.id)]);
+        assert!(got.header("tracestate").is_none() && got.header("x-mine").is_none());
+    }
+}
+
 #[tokio::test]
 async fn a_parent_decides_about_sampling_where_it_is_taken_and_the_share_does_elsewhere() {
     let upstream = Upstream::answering(200, "").await;

@@ -17,6 +17,7 @@ use umavez::flow::body;
 use umavez::flow::pass::{self, Tunnels};
 use umavez::listen::{Handler, Listening, Peer, Slots, reuse_port_listeners, serve};
 use umavez::tls::ListenerTls;
+use umavez::trace::Trace;
 use umavez::upstream::headers::Caller;
 use umavez::upstream::{Body, Upstream};
 
@@ -248,6 +249,7 @@ impl Handler for Front {
                     &self.target,
                     (Bytes::new(), request),
                     &caller,
+                    &mut Trace::default(),
                     &self.tunnels,
                     peer.slot(),
                 )
