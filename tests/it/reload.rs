@@ -290,6 +290,8 @@ async fn certificates_come_and_change_by_a_reload_and_a_broken_one_changes_nothi
     let upstream = Upstream::answering(200, "").await;
     let gateway = Gateway::in_front_of(&upstream).route(ORDERS).start().await;
     let mut plain = gateway.connect().await;
+    // Once it has an answer it is known to be up: how it is spoken to is decided as it is accepted, not as it knocks.
+    assert_eq!(plain.send(&order("1")).await.verdict(), "first");
     let old = authority.issue(&["hooks.example"]);
     let pair = folder.pair("old", &old);
     gateway.edit("[upstream]", &format!("[public_tls]\ncertificates = {pair}\n[upstream]"));
