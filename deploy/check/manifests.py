@@ -74,6 +74,8 @@ secrets = [config["listen"]["admin_token"], *(route["secret"] for route in confi
 for secret in secrets:
     hold(str(pathlib.Path(secret["file"]).parent) == mounts["secrets"], f"{secret['file']} is not where secrets are")
 
+hold(config["providers_dir"] == mounts["providers"], "providers_dir is not where the provider files are")
+
 hold(pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"], "root or writable")
 (kustomization,) = objects["Kustomization"].values()
 present = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
