@@ -81,7 +81,7 @@ impl AdminAt {
             Some([chain, key]) => Some(Pair { chain: chain.clone(), key: key.clone() }),
             Some(_) | None => None,
         };
-        let tls = AppTls::new();
+        let tls = AppTls::towards("admin");
         tls.replace(&AppFiles { ca: self.ca.clone(), client })
             .map_err(|troubles| Failure::Usage(format!("--ca, --certificate: {troubles}")))?;
         Ok(tls)

@@ -46,12 +46,13 @@ impl Config {
         let mut changes = Changes::default();
         let Self { listen, tls, hot, durable, upstream, routes, limits, log, traces } = new;
         self.listen.adopt(listen, &mut changes);
-        let Files { public, admin, app, own } = tls;
+        let Files { public, admin, app, own, collector } = tls;
         changes.note("public_tls", &mut self.tls.public, public);
         changes.note("admin_tls", &mut self.tls.admin, admin);
         changes.note("upstream.ca or client_certificate", &mut self.tls.app, app);
-        // Told with the routes, which name them.
+        // Told with the routes, which name them, and with the traces.
         self.tls.own = own;
+        self.tls.collector = collector;
         changes.leave("hot", &self.hot, &hot);
         changes.leave("durable", &self.durable, &durable);
         changes.note("upstream.url", &mut self.upstream, upstream);

@@ -106,12 +106,14 @@ fn read<'a>(source: &'a Source<'a>, table: &'a DeTable<'a>, span: std::ops::Rang
             || tls.public.as_ref().is_some_and(|public| public.clients.is_some()),
     };
     let routes = routes(&top, &around);
+    let traces = traces::read(&top);
     tls.own = tls::own_files(&routes);
+    tls.collector = traces.as_ref().and_then(|traces| traces.endpoint.files.as_deref().cloned());
     let config = Config {
         hot: sections::hot(&top),
         durable: sections::durable(&top),
         log: sections::log(&top),
-        traces: traces::read(&top),
+        traces,
         listen,
         tls,
         upstream,

@@ -69,6 +69,12 @@ impl Config {
         let mut targets = self.upstream.iter().chain(self.routes.iter().map(|route| &route.upstream));
         targets.any(|target| target.is_secure() && target.files.is_none())
     }
+
+    /// Whether spans go through TLS under the system's roots.
+    pub fn has_encrypted_collector(&self) -> bool {
+        let endpoint = self.traces.as_ref().map(|traces| &traces.endpoint);
+        endpoint.is_some_and(|endpoint| endpoint.is_secure() && endpoint.files.is_none())
+    }
 }
 
 /// How to log. `UMAVEZ_LOG` in the environment stands before `level`.

@@ -26,6 +26,7 @@ pub(super) fn read(top: &Section<'_>, upstream: &Section<'_>) -> Files {
         admin: listener(&top.section("admin_tls", fields::TLS), None),
         app: app_files(upstream),
         own: Vec::new(),
+        collector: None,
     }
 }
 
@@ -51,7 +52,8 @@ pub(super) fn server_name(upstream: &Section<'_>) -> Option<Arc<str>> {
 /// The sets of files that routes name for their own apps, each once.
 pub(super) fn own_files(routes: &[Arc<RouteConfig>]) -> Vec<AppFiles> {
     let mut own: Vec<AppFiles> = Vec::new();
-    for files in routes.iter().filter_map(|route| route.upstream.files.as_deref()) {
+    let encrypted = routes.iter().map(|route| &route.upstream).filter(|app| app.is_secure());
+    for files in encrypted.filter_map(|app| app.files.as_deref()) {
         if !own.contains(files) {
             own.push(files.clone());
         }

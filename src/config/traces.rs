@@ -1,6 +1,6 @@
 //! `[traces]`: where spans go, and of which requests there are any. Off where no endpoint is named.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
@@ -13,6 +13,7 @@ use super::secret::Secret;
 use super::sections::{MINUTE, SECOND, target};
 use super::source::{Field, Section, article};
 use super::{Target, fields, tls};
+use crate::tls::AppFiles;
 
 /// Headers and resource attributes, each.
 const PAIRS_MAX: usize = 64;
@@ -24,11 +25,9 @@ const PATHS: [(&str, Paths); 2] = [("patterns", Paths::Patterns), ("whole", Path
 /// Where spans go, and which requests they are made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traces {
-    /// The collector, less `/v1/traces`: OTLP over HTTP, protobuf.
+    /// The collector, less `/v1/traces`: OTLP over HTTP, protobuf. Its files are those of `ca`, if that is set.
     pub endpoint: Target,
     pub headers: Vec<(HeaderName, Secret)>,
-    /// Trusted in place of the system's roots.
-    pub ca: Option<PathBuf>,
     /// How long the collector may take to answer.
     pub timeout: Duration,
     /// The share of traces that begin here of which spans are made; 0 to 1.
@@ -62,9 +61,10 @@ pub enum Paths {
 pub(super) fn read(top: &Section<'_>) -> Option<Traces> {
     let section = top.section("traces", fields::TRACES);
     let endpoint = section.field("endpoint");
+    let ca = section.field("ca").and_then(|field| tls::ca(&field));
+    let files = ca.map(|ca| Arc::new(AppFiles { ca: Some(ca), client: None }));
     let traces = Traces {
         headers: section.field("headers").map(|field| headers(&field)).unwrap_or_default(),
-        ca: section.field("ca").and_then(|field| tls::ca(&field)),
         timeout: section.duration("timeout", SECOND / 10..=MINUTE).unwrap_or(10 * SECOND),
         sample_ratio: section.field("sample_ratio").and_then(|field| ratio(&field)).unwrap_or(1.0),
         parent: choice(&section, "parent", &PARENTS).unwrap_or_default(),
@@ -74,7 +74,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Traces> {
             .and_then(|field| service_name(&field))
             .unwrap_or_else(|| "umavez".to_owned()),
         resource: section.field("resource").and_then(|field| resource(&field)).unwrap_or_default(),
-        endpoint: target(endpoint.as_ref()?)?,
+        endpoint: Target { files, ..target(endpoint.as_ref()?)? },
     };
     if let Some(endpoint) = endpoint.filter(|_| traces.endpoint.prefix.ends_with("/v1/traces")) {
         endpoint.fail("ends with /v1/traces, which is added to it", "leave that out");

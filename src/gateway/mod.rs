@@ -51,6 +51,8 @@ const ADMIN_CONNECTIONS_MAX: usize = 64;
 const IDLE_LINGER: Duration = Duration::from_secs(1);
 /// How long the last settlements may take after the last request has ended.
 const FLUSH_MAX: Duration = Duration::from_secs(10);
+/// How long an end waits for whoever still reads or writes a file: a file system may hang.
+const FILES_MAX: Duration = Duration::from_secs(1);
 
 /// A gateway that serves.
 pub struct Gateway {
@@ -89,7 +91,8 @@ pub struct Start {
 /// When a socket can't be bound, a store can't be opened, or the drain took longer than its grace.
 pub fn run(config: Config, mut start: Start) -> anyhow::Result<()> {
     let prometheus = metrics::install().context("the metrics recorder")?;
-    Builder::new_current_thread().enable_all().build()?.block_on(async {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         start.hangup = Some(signal(SignalKind::hangup())?);
@@ -116,7 +119,9 @@ pub fn run(config: Config, mut start: Start) -> anyhow::Result<()> {
             _ = terminate.recv() => anyhow::bail!("stopped at once by a second signal"),
             _ = interrupt.recv() => anyhow::bail!("stopped at once by a second signal"),
         }
-    })
+    });
+    runtime.shutdown_timeout(FILES_MAX);
+    ended
 }
 
 impl Gateway {
@@ -128,9 +133,7 @@ impl Gateway {
         // Fails only where a provider is installed already, which is then the same one.
         drop(rustls::crypto::ring::default_provider().install_default());
         let tls = Tls::open(&config.tls)?;
-        if config.has_encrypted_apps() {
-            tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
-        }
+        reload::prepare(&config, &tls)?;
         let listen = &config.listen;
         let before = if start.takeover { take_over(listen)? } else { None };
         let (mut before, taken) =
@@ -151,7 +154,7 @@ impl Gateway {
             Durable::open(&config.durable, &config.limits, &tracker).await.context("the durable store")?;
         let hot = Hot::open(&config.hot, &tracker).await.context("the hot store")?;
         let ledger = Ledger::new(hot, durable, Clock::System, stores.clone(), (&tracker, &stopping));
-        let (shared, exporter) = reload::shared(&config)?;
+        let (shared, exporter) = reload::shared(&config, &tls)?;
         reload::spawn(exporter, &tracker, &stopping);
         let live = Live::new(shared);
         let next = match &listen.handover {

@@ -5,9 +5,11 @@ use anyhow::Context;
 use tokio::runtime::Builder;
 use tokio_util::task::TaskTracker;
 
+use super::reload::prepare;
 use crate::config::{self, Config};
 use crate::ledger::durable::{Durable, DurableError, Unfit};
 use crate::ledger::hot::{Fit, Hot};
+use crate::tls::Tls;
 use crate::trace;
 
 /// How long each may take to answer a probe.
@@ -48,10 +50,14 @@ pub fn probe(config: &Config) -> anyhow::Result<Vec<(&'static str, anyhow::Resul
         let late = |_| Err(anyhow::anyhow!("no answer within {PROBE_MAX:?}"));
         let mut said = vec![("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))];
         if let Some(traces) = &config.traces {
-            let collector = trace::probe(traces, &config.limits);
+            let collector = async {
+                let tls = Tls::open(&config.tls)?;
+                prepare(config, &tls)?;
+                trace::probe(traces, &config.limits, &tls.collector).await?;
+                Ok(Probed::Answers)
+            };
             let collector = tokio::time::timeout(PROBE_MAX, collector).await;
-            let taken = |taken: Result<(), trace::CannotExport>| Ok(taken.map(|()| Probed::Answers)?);
-            said.push(("traces", collector.map_or_else(late, taken)));
+            said.push(("traces", collector.unwrap_or_else(late)));
         }
         Ok(said)
     })

@@ -41,7 +41,9 @@ impl Reloader {
                 Some(wish) = wishes.recv() => Some(wish),
             };
             let by = wish.as_ref().map_or("SIGHUP", |wish| &wish.by);
-            let reloaded = self.reload(by).await;
+            // A file system that hangs holds up no stop.
+            let stop = self.stop.clone();
+            let Some(reloaded) = stop.run_until_cancelled(self.reload(by)).await else { return };
             if let Some(wish) = wish {
                 // Whoever asked may be gone; what was done is done.
                 wish.answer.send(reloaded).ok();
@@ -115,7 +117,7 @@ fn read(file: &ConfigFile, tls: &Tls, before: &Files, serves: bool) -> Result<Ne
         // An empty file is a valid one, and what a write that was cut short leaves.
         return Err(whole("it has no [[route]] any more; start anew to serve without any"));
     }
-    let (shared, exporter) = shared(&config).map_err(|error| whole(&format!("{error:#}")))?;
+    let (shared, exporter) = shared(&config, tls).map_err(|error| whole(&format!("{error:#}")))?;
     if let Err(error) = certificates(&config, tls) {
         // Those that were in use are read again; each that is of no use any more stays as it was.
         drop(tls.replace(before));
@@ -126,8 +128,16 @@ fn read(file: &ConfigFile, tls: &Tls, before: &Files, serves: bool) -> Result<Ne
 
 fn certificates(config: &Config, tls: &Tls) -> anyhow::Result<()> {
     tls.replace(&config.tls)?;
+    prepare(config, tls)
+}
+
+/// Reads the system's roots, where they are what is trusted.
+pub(super) fn prepare(config: &Config, tls: &Tls) -> anyhow::Result<()> {
     if config.has_encrypted_apps() {
         tls.apps.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the app")?;
+    }
+    if config.has_encrypted_collector() {
+        tls.collector.shared.prepare().map_err(anyhow::Error::from_boxed).context("TLS to the collector")?;
     }
     Ok(())
 }
@@ -141,9 +151,9 @@ fn whole(what: &str) -> ConfigErrors {
 }
 
 /// What requests look at, from a configuration; and what sends their spans away, where there are any.
-pub(super) fn shared(config: &Config) -> anyhow::Result<(Shared, Option<Exporter>)> {
+pub(super) fn shared(config: &Config, tls: &Tls) -> anyhow::Result<(Shared, Option<Exporter>)> {
     let routes: Result<_, _> = config.routes.iter().map(|route| Route::new(Arc::clone(route))).collect();
-    let (tracer, exporter) = trace::open(config.traces.as_ref(), &config.limits)?.unzip();
+    let (tracer, exporter) = trace::open(config.traces.as_ref(), &config.limits, &tls.collector).unzip();
     let shared = Shared {
         routes: Routes::new(routes?).context("the routes")?,
         default: config.upstream.clone().map(Arc::new),

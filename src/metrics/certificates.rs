@@ -18,6 +18,12 @@ impl Certificates {
         Self { side }
     }
 
+    /// This one is in use, and ends then: seconds since the epoch.
+    pub fn certificate(&self, file: &Path, not_after: u64) {
+        self.not_after(file, not_after);
+        self.current(file, true);
+    }
+
     pub fn not_after(&self, file: &Path, seconds: u64) {
         self.gauge(CERTIFICATE_NOT_AFTER, file).set(Duration::from_secs(seconds).as_secs_f64());
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::error::Error;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use hyper_rustls::ConfigBuilderExt;
@@ -29,17 +29,19 @@ pub type Refused = Box<dyn Error + Send + Sync>;
 /// What apps behind `https://` are reached with. Nothing is read before the first use.
 #[derive(Debug)]
 pub struct AppTls {
-    state: Mutex<State>,
-    current: RwLock<Option<Arc<Ready>>>,
+    state: RwLock<Arc<State>>,
     metrics: metrics::Certificates,
 }
 
+/// What was read last, and is in use.
 #[derive(Debug, Default)]
 struct State {
     files: AppFiles,
     client: Option<Arc<Certificate>>,
     /// Those of `files.ca`; the system's where there are none.
     roots: Option<Arc<RootCertStore>>,
+    /// Made at the first use.
+    ready: OnceLock<Arc<Ready>>,
 }
 
 /// What handshakes that begin now use, by what they offer.
@@ -69,30 +71,31 @@ pub enum Speaking {
 }
 
 impl AppTls {
-    /// The system's roots, and no certificate of our own.
-    pub fn new() -> Self {
-        Self::towards("upstream")
-    }
-
-    /// The same for others than apps; metrics tell of its files under this name.
+    /// The system's roots, and no certificate of our own; metrics tell of its files under the name of this side.
     pub fn towards(side: &'static str) -> Self {
-        let metrics = metrics::Certificates::new(side);
-        Self { state: Mutex::default(), current: RwLock::default(), metrics }
+        Self { state: RwLock::default(), metrics: metrics::Certificates::new(side) }
     }
 
-    /// Puts these files into use in place of what was. The system's roots are read at the first use.
+    /// Reads these files and makes sure that there is something to trust. Nothing is told of it until [`Self::tell`].
+    pub(super) fn opened(side: &'static str, files: &AppFiles) -> Result<Self, Troubles> {
+        let state = State::read(files)?;
+        state.ready().map_err(|error| rootless(&error))?;
+        Ok(Self { state: RwLock::new(Arc::new(state)), ..Self::towards(side) })
+    }
+
+    /// Puts these files into use in place of what was. The system's roots are read where they were in use before, else
+    /// at the first use.
     ///
     /// # Errors
     /// When one of them is of no use: then nothing changes.
     pub fn replace(&self, files: &AppFiles) -> Result<(), Troubles> {
-        let fresh = State::read(files)?;
-        let mut state = self.state();
-        self.metrics.replaced(&state.files.shown(), &files.shown());
-        if let Some(certificate) = &fresh.client {
-            self.tell(certificate);
+        let (before, fresh) = (self.state(), State::read(files)?);
+        if before.ready.get().is_some() {
+            drop(fresh.ready()); // who has need of it hears why there is none
         }
-        *state = fresh;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.metrics.replaced(&before.files.shown(), &fresh.files.shown());
+        self.put(fresh);
+        self.tell();
         Ok(())
     }
 
@@ -100,14 +103,14 @@ impl AppTls {
     ///
     /// # Errors
     /// With what could not be put into use.
-    pub fn reload(&self) -> Result<(), Troubles> {
-        let mut state = self.state();
-        let mut troubles = Vec::new();
-        if let Some(pair) = state.files.client.clone() {
-            match Certificate::load(&pair) {
+    pub(super) fn reload(&self) -> Result<(), Troubles> {
+        let before = self.state();
+        let (mut client, mut roots, mut troubles) = (before.client.clone(), before.roots.clone(), Vec::new());
+        if let Some(pair) = &before.files.client {
+            match Certificate::load(pair) {
                 Ok(fresh) => {
-                    self.tell(&fresh);
-                    state.client = Some(Arc::new(fresh));
+                    self.metrics.certificate(&pair.chain, fresh.not_after);
+                    client = Some(Arc::new(fresh));
                 }
                 Err(trouble) => {
                     self.metrics.current(&pair.chain, false);
@@ -115,15 +118,20 @@ impl AppTls {
                 }
             }
         }
-        if let Some(ca) = state.files.ca.clone() {
-            let read = pem::roots(&ca);
-            self.metrics.current(&ca, read.is_ok());
+        if let Some(ca) = &before.files.ca {
+            let read = pem::roots(ca);
+            self.metrics.current(ca, read.is_ok());
             match read {
-                Ok(roots) => state.roots = Some(Arc::new(roots)),
+                Ok(fresh) => roots = Some(Arc::new(fresh)),
                 Err(trouble) => troubles.push(trouble),
             }
         }
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let fresh = State { files: before.files.clone(), client, roots, ready: OnceLock::new() };
+        // Where it is in use it is made here: no thread that serves waits for files.
+        match before.ready.get().map(|_| fresh.ready()) {
+            Some(Err(error)) => troubles.extend(rootless(&error).0),
+            Some(Ok(_)) | None => self.put(fresh),
+        }
         Troubles::none_or(troubles)
     }
 
@@ -132,7 +140,7 @@ impl AppTls {
     /// # Errors
     /// When the system has no roots.
     pub fn prepare(&self) -> Result<(), Refused> {
-        self.ready().map(|_| ())
+        self.state().ready().map(|_| ())
     }
 
     /// The handshake with the app of this name or address; the caller bounds its time.
@@ -145,7 +153,12 @@ impl AppTls {
         speaking: Speaking,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, Refused> {
-        let ready = self.ready()?;
+        let state = self.state();
+        let ready = match state.ready.get() {
+            Some(ready) => Arc::clone(ready),
+            // The system's roots are many files.
+            None => tokio::task::spawn_blocking(move || state.ready()).await??,
+        };
         let name = ServerName::try_from(host.to_owned())?;
         let connector = match speaking {
             Speaking::Http1 => &ready.http1,
@@ -174,39 +187,26 @@ impl AppTls {
         self.state().files.shown()
     }
 
-    /// Says once more that its files are in use.
-    pub(super) fn tell_again(&self) {
+    /// Says that its files are in use.
+    pub(super) fn tell(&self) {
         let state = self.state();
         state.files.shown().iter().for_each(|file| self.metrics.current(file, true));
         if let Some(certificate) = &state.client {
-            self.tell(certificate);
+            self.metrics.certificate(&certificate.pair.chain, certificate.not_after);
         }
     }
 
-    fn ready(&self) -> Result<Arc<Ready>, Refused> {
-        if let Some(ready) = &*self.current.read().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(Arc::clone(ready));
-        }
-        let state = self.state();
-        let ready = Arc::new(state.ready()?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&ready));
-        Ok(ready)
+    fn put(&self, state: State) {
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
     }
 
-    fn tell(&self, certificate: &Certificate) {
-        self.metrics.not_after(&certificate.pair.chain, certificate.not_after);
-        self.metrics.current(&certificate.pair.chain, true);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Default for AppTls {
-    fn default() -> Self {
-        Self::new()
-    }
+fn rootless(error: &Refused) -> Troubles {
+    Troubles(vec![Trouble::new("the system's trusted certificates", error.to_string(), "set the app's ca")])
 }
 
 impl State {
@@ -216,10 +216,20 @@ impl State {
         let troubles: Vec<Trouble> =
             [roots.as_ref().err(), client.as_ref().err()].into_iter().flatten().cloned().collect();
         let (Ok(roots), Ok(client)) = (roots, client) else { return Err(Troubles(troubles)) };
-        Ok(Self { files: files.clone(), client: client.map(Arc::new), roots: roots.map(Arc::new) })
+        let (client, roots) = (client.map(Arc::new), roots.map(Arc::new));
+        Ok(Self { files: files.clone(), client, roots, ready: OnceLock::new() })
     }
 
-    fn ready(&self) -> Result<Ready, Refused> {
+    /// What was made before; else made now, which reads the system's roots where no others are named.
+    fn ready(&self) -> Result<Arc<Ready>, Refused> {
+        if let Some(ready) = self.ready.get() {
+            return Ok(Arc::clone(ready));
+        }
+        let made = Arc::new(self.make()?);
+        Ok(Arc::clone(self.ready.get_or_init(|| made)))
+    }
+
+    fn make(&self) -> Result<Ready, Refused> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let builder = match &self.roots {

@@ -73,6 +73,8 @@ pub struct Files {
     pub app: AppFiles,
     /// Those of single apps.
     pub own: Vec<AppFiles>,
+    /// Those of the traces' collector.
+    pub collector: Option<AppFiles>,
 }
 
 impl ListenerFiles {
@@ -113,7 +115,8 @@ impl AppFiles {
 impl Files {
     fn paths(&self) -> Vec<PathBuf> {
         let listeners = [&self.public, &self.admin].into_iter().flatten().flat_map(ListenerFiles::paths);
-        listeners.chain(self.app.paths()).chain(self.own.iter().flat_map(AppFiles::paths)).collect()
+        let others = [&self.app].into_iter().chain(&self.own).chain(&self.collector);
+        listeners.chain(others.flat_map(AppFiles::paths)).collect()
     }
 }
 

@@ -4,18 +4,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::{Apps, Files, ListenerTls, Troubles, acme};
+use super::{AppFiles, Apps, Files, ListenerTls, Troubles, acme};
 
 /// How often the files are looked at. A change is taken once two looks have seen the same: renewals write a chain and
 /// its key one after the other.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// TLS of both listeners and towards apps.
+/// TLS of both listeners, towards apps, and towards the traces' collector. What reads files blocks on them, and is for
+/// threads that serve nobody.
 #[derive(Debug)]
 pub struct Tls {
     pub public: Arc<ListenerTls>,
     pub admin: Arc<ListenerTls>,
     pub apps: Arc<Apps>,
+    pub collector: Arc<Apps>,
     looks: Mutex<Looks>,
 }
 
@@ -43,6 +45,7 @@ impl Tls {
             public: Arc::new(ListenerTls::off("public")),
             admin: Arc::new(ListenerTls::off("admin")),
             apps: Arc::default(),
+            collector: Arc::new(Apps::towards("collector")),
             looks: Mutex::default(),
         };
         tls.replace(files)?;
@@ -59,6 +62,7 @@ impl Tls {
             self.public.replace(files.public.as_ref()),
             self.admin.replace(files.admin.as_ref()),
             self.apps.replace(&files.app, &files.own),
+            self.collector.replace(&AppFiles::default(), files.collector.as_slice()),
         ])
     }
 
@@ -68,7 +72,7 @@ impl Tls {
     /// With every file that could not be put into use.
     pub fn reload(&self) -> Result<(), Troubles> {
         self.note(self.paths());
-        joined([self.public.reload(), self.admin.reload(), self.apps.reload()])
+        joined([self.public.reload(), self.admin.reload(), self.apps.reload(), self.collector.reload()])
     }
 
     /// Orders certificates and renews them, for ever. The listener has to be up: it proves the names.
@@ -90,7 +94,7 @@ impl Tls {
     }
 
     fn look(&self) {
-        let now: Vec<Look> = self.paths().into_iter().map(Look::at).collect();
+        let now = looks(self.paths());
         let due = {
             let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
             let due = now != looks.read && now == looks.last;
@@ -116,15 +120,23 @@ impl Tls {
 
     /// Before reading: what changes meanwhile is seen at the next look.
     fn note(&self, paths: Vec<PathBuf>) {
-        let now: Vec<Look> = paths.into_iter().map(Look::at).collect();
+        let now = looks(paths);
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         looks.read.clone_from(&now);
         looks.last = now;
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        self.public.paths().into_iter().chain(self.admin.paths()).chain(self.apps.paths()).collect()
+        let listeners = self.public.paths().into_iter().chain(self.admin.paths());
+        listeners.chain(self.apps.paths()).chain(self.collector.paths()).collect()
     }
+}
+
+/// In the order of their names, whichever way they were listed.
+fn looks(mut files: Vec<PathBuf>) -> Vec<Look> {
+    files.sort_unstable();
+    files.dedup();
+    files.into_iter().map(Look::at).collect()
 }
 
 impl Look {
@@ -136,6 +148,6 @@ impl Look {
     }
 }
 
-fn joined(results: [Result<(), Troubles>; 3]) -> Result<(), Troubles> {
+fn joined(results: [Result<(), Troubles>; 4]) -> Result<(), Troubles> {
     Troubles::none_or(results.into_iter().filter_map(Result::err).flat_map(|troubles| troubles.0).collect())
 }

@@ -18,7 +18,7 @@ use super::spans;
 use super::tracer::Tracer;
 use crate::config::{Limits, Target, Traces};
 use crate::metrics;
-use crate::tls::{AppFiles, AppTls, Apps, Refused, Troubles};
+use crate::tls::Apps;
 use crate::upstream::{Outcome, Upstream};
 
 /// Requests whose spans wait for the collector; those of more are dropped.
@@ -50,16 +50,10 @@ pub struct Exporter {
     well: bool,
 }
 
-/// Why there can be no exporter.
+/// The collector didn't take an export.
 #[derive(Debug, thiserror::Error)]
-pub enum CannotExport {
-    #[error("[traces] ca")]
-    Ca(#[source] Troubles),
-    #[error("[traces]: TLS to the collector: {0}")]
-    Tls(Refused),
-    #[error("{0}")]
-    NotTaken(String),
-}
+#[error("{0}")]
+pub struct NotTaken(String);
 
 /// What one try came to.
 enum Sent {
@@ -77,18 +71,10 @@ enum Sent {
     },
 }
 
-/// A tracer, and what has to run beside it; neither where traces are off.
-///
-/// # Errors
-/// When TLS to the collector can't be had.
-pub fn open(config: Option<&Traces>, limits: &Limits) -> Result<Option<(Tracer, Exporter)>, CannotExport> {
+/// A tracer, and what has to run beside it; neither where traces are off. A collector behind TLS is trusted by `tls`.
+pub fn open(config: Option<&Traces>, limits: &Limits, tls: &Arc<Apps>) -> Option<(Tracer, Exporter)> {
     let metrics = metrics::Spans::new();
-    let Some(config) = config else { return Ok(None) };
-    let tls = AppTls::towards("collector");
-    tls.replace(&AppFiles { ca: config.ca.clone(), client: None }).map_err(CannotExport::Ca)?;
-    if config.endpoint.scheme == http::uri::Scheme::HTTPS {
-        tls.prepare().map_err(CannotExport::Tls)?;
-    }
+    let config = config?;
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("umavez/", env!("CARGO_PKG_VERSION"))));
@@ -101,7 +87,7 @@ pub fn open(config: Option<&Traces>, limits: &Limits) -> Result<Option<(Tracer, 
     let tracer = Tracer::new(config, sender, metrics.clone());
     let exporter = Exporter {
         queue,
-        upstream: Upstream::new(limits, Arc::new(Apps::sharing(tls))),
+        upstream: Upstream::new(limits, Arc::clone(tls)),
         target: config.endpoint.clone(),
         headers,
         timeout: config.timeout,
@@ -109,19 +95,19 @@ pub fn open(config: Option<&Traces>, limits: &Limits) -> Result<Option<(Tracer, 
         metrics,
         well: true,
     };
-    Ok(Some((tracer, exporter)))
+    Some((tracer, exporter))
 }
 
 /// Sends the collector an export without spans, once.
 ///
 /// # Errors
-/// When TLS can't be had, or the collector doesn't take it within `[traces] timeout`.
-pub async fn probe(config: &Traces, limits: &Limits) -> Result<(), CannotExport> {
-    let Some((_tracer, exporter)) = open(Some(config), limits)? else { return Ok(()) };
+/// When the collector doesn't take it within `[traces] timeout`.
+pub async fn probe(config: &Traces, limits: &Limits, tls: &Arc<Apps>) -> Result<(), NotTaken> {
+    let Some((_tracer, exporter)) = open(Some(config), limits, tls) else { return Ok(()) };
     let empty = spans::request(exporter.resource.clone(), &[]).encode_to_vec();
     match exporter.post(empty.into()).await {
         Sent::Taken { .. } => Ok(()),
-        Sent::Later { why, .. } | Sent::Refused { why } => Err(CannotExport::NotTaken(why)),
+        Sent::Later { why, .. } | Sent::Refused { why } => Err(NotTaken(why)),
     }
 }
 

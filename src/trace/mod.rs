@@ -21,7 +21,7 @@ use crate::config::{RouteConfig, Target};
 use crate::ledger::{Landed, Layer, Settlement, Verdict};
 use crate::upstream::{Outcome, UpstreamError};
 use context::{Context, TRACEPARENT, TRACESTATE};
-pub use export::{CannotExport, Exporter, open, probe};
+pub use export::{Exporter, NotTaken, open, probe};
 pub use record::Event;
 use record::{Answer, End, Record, Step, Verdicts, What};
 pub use tracer::Tracer;

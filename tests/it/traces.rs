@@ -615,6 +615,35 @@ async fn a_collector_behind_tls_is_asked_under_its_own_roots() {
     assert_eq!((asked[0].version, asked[0].name.as_deref()), (Version::HTTP_2, Some("localhost")));
 }
 
+/// The roots of a collector were read once and never again: with new ones its spans were lost until a restart; and the
+/// metrics told of their file after the configuration had let it go.
+#[tokio::test]
+async fn the_roots_of_a_collector_are_taken_as_they_change_and_let_go() {
+    let upstream = Upstream::answering(200, "").await;
+    let (before, after, folder) = (Authority::new(), Authority::new(), Folder::new());
+    let app = App::showing(&before.issue(&["localhost"]), &[b"http/1.1"]).await;
+    let ca = folder.put("ca.pem", &before.pem).display().to_string();
+    let table = format!("[traces]\nendpoint = \"https://localhost:{}\"\nca = \"{ca}\"", app.address.port());
+    let gateway = Gateway::in_front_of(&upstream).table(&table).start().await;
+    let current = ("umavez_certificate_current", [("side", "collector"), ("file", ca.as_str())]);
+    gateway.send(&order("a")).await;
+    gateway.until_metric(SPANS, &[("result", "exported")], 4.0).await;
+    assert_eq!(gateway.metrics().await.value(current.0, &current.1), 1.0);
+
+    // What is of no use is not taken.
+    folder.put("ca.pem", "rubbish");
+    gateway.until_metric(current.0, &current.1, 0.0).await;
+    folder.put("ca.pem", &after.pem);
+    gateway.until_metric(current.0, &current.1, 1.0).await;
+    app.show(&after.issue(&["localhost"]));
+    gateway.send(&order("b")).await;
+    gateway.until_metric(SPANS, &[("result", "exported")], 8.0).await;
+
+    gateway.edit(&table, "");
+    assert_eq!(gateway.reload().await.status, 200);
+    assert!(gateway.metrics().await.value(current.0, &current.1).is_nan());
+}
+
 #[tokio::test]
 async fn a_real_prometheus_finds_the_trace_of_a_slow_request() {
     let upstream =

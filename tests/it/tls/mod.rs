@@ -9,4 +9,5 @@ mod renewal;
 mod serving;
 mod settings;
 mod slow;
+pub(crate) mod stalled;
 mod upstream;

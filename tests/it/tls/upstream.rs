@@ -255,3 +255,51 @@ async fn the_log_says_why_there_is_no_encrypted_connection() {
         .await;
     }
 }
+
+/// A request that had begun when its app's certificates were taken out of the configuration read them from their files
+/// again, on the thread that served it: it failed where they were gone, and else the metrics told of them ever after.
+#[tokio::test]
+async fn a_request_under_way_reaches_its_app_with_certificates_that_were_let_go() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let shown = authority.issue(&["localhost"]);
+    let app = App::requiring(&shown, &authority, &[b"http/1.1"]).await;
+    let ca = folder.put("ca.pem", &authority.pem).display().to_string();
+    let pair = folder.pair("gateway", &authority.issue(&["gateway"]));
+    let url = format!("https://localhost:{}", app.address.port());
+    let (own, none) = (
+        format!("upstream = {{ url = \"{url}\", ca = \"{ca}\", client_certificate = {pair} }}"),
+        format!("upstream = \"{url}\""),
+    );
+    let route = format!("[[route]]\nname = \"own\"\npath = \"/own\"\nkey = [\"$.id\"]\n{own}\n");
+    let gateway = Gateway::in_front_of_url("http://127.0.0.1:1").route(&route).start().await;
+    let file = folder.path().join("gateway.pem").display().to_string();
+    let told =
+        async |name: &str| gateway.metrics().await.value(name, &[("side", "upstream"), ("file", &file)]);
+    for (id, files_are_gone) in [("a", false), ("b", true)] {
+        let body = format!(r#"{{"id":"{id}"}}"#);
+        let mut sender = gateway.connect().await;
+        let head = format!(
+            "POST /own HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        sender.write(head.as_bytes()).await.unwrap();
+        let begun = within("its turn", sender.any_answer("POST")).await.unwrap();
+        assert_eq!((begun.status, told("umavez_certificate_current").await), (100, 1.0));
+        gateway.edit(&own, &none);
+        assert_eq!(gateway.reload().await.status, 200, "{}", gateway.logs());
+        if files_are_gone {
+            std::fs::remove_file(folder.path().join("gateway.key")).unwrap();
+            std::fs::remove_file(folder.path().join("ca.pem")).unwrap();
+        }
+        sender.write(body.as_bytes()).await.unwrap();
+        let answer = within("an answer", sender.answer("POST")).await.unwrap();
+        assert_eq!((answer.status, answer.verdict().as_str()), (200, "first"), "{}", gateway.logs());
+        assert!(told("umavez_certificate_current").await.is_nan(), "nobody uses it any more");
+        assert!(told("umavez_certificate_not_after_timestamp_seconds").await.is_nan());
+        if !files_are_gone {
+            gateway.edit(&none, &own);
+            assert_eq!(gateway.reload().await.status, 200, "{}", gateway.logs());
+        }
+    }
+    assert_eq!(app.asked().len(), 2);
+}
