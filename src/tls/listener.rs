@@ -14,12 +14,16 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use super::acme::{Acme, Challenges, Ordered, asks_for_proof};
 use super::certificate::{Certificate, client_names};
 use super::sni::Sni;
-use super::{Clients, ListenerFiles, Oldest, Trouble, Troubles, pem};
+use super::{Clients, ListenerFiles, Oldest, Pair, Trouble, Troubles, pem};
 use crate::metrics;
 
 /// One listener's TLS; off where it has no certificates.
 #[derive(Debug)]
 pub struct ListenerTls {
+    /// Held while files are read, which may take as long as a file system hangs, and by nobody who serves: what was read
+    /// later is never replaced by what was read before.
+    reading: Mutex<()>,
+    /// Nobody who holds it waits for a file.
     state: Mutex<Option<State>>,
     current: RwLock<Option<Acceptor>>,
     metrics: metrics::Certificates,
@@ -29,7 +33,7 @@ pub struct ListenerTls {
 }
 
 /// What was read last, and is in use.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct State {
     files: ListenerFiles,
     certificates: Vec<Arc<Certificate>>,
@@ -73,6 +77,7 @@ impl ListenerTls {
     /// Without certificates.
     pub fn off(listener: &'static str) -> Self {
         Self {
+            reading: Mutex::default(),
             state: Mutex::default(),
             current: RwLock::default(),
             metrics: metrics::Certificates::new(listener),
@@ -86,14 +91,15 @@ impl ListenerTls {
     /// # Errors
     /// When one of them is of no use: then nothing changes.
     pub fn replace(&self, files: Option<&ListenerFiles>) -> Result<(), Troubles> {
+        let _reading = self.reading();
         let mut fresh = files.map(State::read).transpose()?;
-        let mut state = self.state();
-        if let (Some(fresh), Some(before)) = (&mut fresh, &*state) {
+        if let (Some(fresh), Some(before)) = (&mut fresh, &*self.state()) {
             fresh.ordered.iter_mut().for_each(|ordered| ordered.adopt(&before.ordered));
         }
         let config =
             fresh.as_ref().map(State::config).transpose().map_err(|trouble| Troubles(vec![trouble]))?;
         let shown = |files: Option<&ListenerFiles>| files.map(ListenerFiles::shown).unwrap_or_default();
+        let mut state = self.state();
         self.metrics.replaced(&shown(state.as_ref().map(|state| &state.files)), &shown(files));
         if let Some(fresh) = &fresh {
             fresh.certificates.iter().for_each(|certificate| self.tell(certificate));
@@ -110,8 +116,23 @@ impl ListenerTls {
     /// # Errors
     /// With what could not be put into use.
     pub fn reload(&self) -> Result<(), Troubles> {
-        let mut guard = self.state();
-        let Some(state) = guard.as_mut() else { return Ok(()) };
+        let _reading = self.reading();
+        let Some(mut fresh) = self.state().clone() else { return Ok(()) };
+        let mut troubles = self.read_again(&mut fresh);
+        let config = fresh.config();
+        let mut state = self.state();
+        // Whoever ordered meanwhile has told of it; from here on nobody does.
+        fresh.ordered.iter().for_each(|ordered| self.tell_ordered(ordered));
+        *state = Some(fresh);
+        match config {
+            Ok(config) => self.put(Some(config)),
+            Err(trouble) => troubles.push(trouble),
+        }
+        Troubles::none_or(troubles)
+    }
+
+    /// What is of no use stays as it was.
+    fn read_again(&self, state: &mut State) -> Vec<Trouble> {
         let mut troubles = Vec::new();
         for certificate in &mut state.certificates {
             match Certificate::load(&certificate.pair) {
@@ -130,7 +151,6 @@ impl ListenerTls {
         }
         for ordered in &mut state.ordered {
             troubles.extend(ordered.read().err());
-            self.tell_ordered(ordered);
         }
         if let Some(clients) = &state.files.clients {
             let read = pem::roots(&clients.ca);
@@ -140,11 +160,7 @@ impl ListenerTls {
                 Err(trouble) => troubles.push(trouble),
             }
         }
-        match state.config() {
-            Ok(config) => self.put(Some(config)),
-            Err(trouble) => troubles.push(trouble),
-        }
-        Troubles::none_or(troubles)
+        troubles
     }
 
     /// What handshakes that begin now use; `None` where connections are not encrypted.
@@ -197,17 +213,18 @@ impl ListenerTls {
         self.acme_read.subscribe()
     }
 
-    /// The certificate that a name has now, if it is one that is ordered.
-    pub(super) fn ordered(&self, name: &str) -> Option<Arc<Certificate>> {
+    /// The certificate that is in use of those that are kept there, if it is one that is ordered.
+    pub(super) fn ordered(&self, pair: &Pair) -> Option<Arc<Certificate>> {
         let state = self.state();
-        state.as_ref()?.ordered.iter().find(|ordered| ordered.name == name)?.certificate.clone()
+        state.as_ref()?.ordered.iter().find(|ordered| ordered.pair == *pair)?.certificate.clone()
     }
 
-    pub(super) fn order_ended(&self, name: &str, well: bool) {
-        let mut state = self.state();
-        let mut ordered = state.iter_mut().flat_map(|state| &mut state.ordered);
-        if let Some(ordered) = ordered.find(|ordered| ordered.name == name) {
-            ordered.failing = !well;
+    /// What an order came to whose certificate is kept there; of one that is ordered no more nothing is told.
+    pub(super) fn order_ended(&self, pair: &Pair, well: bool) {
+        let state = self.state();
+        let mut ordered = state.iter().flat_map(|state| &state.ordered);
+        if let Some(ordered) = ordered.find(|ordered| ordered.pair == *pair) {
+            ordered.ended(well);
             self.tell_ordered(ordered);
         }
     }
@@ -224,8 +241,11 @@ impl ListenerTls {
     }
 
     fn tell(&self, certificate: &Certificate) {
-        self.metrics.not_after(&certificate.pair.chain, certificate.not_after);
-        self.metrics.current(&certificate.pair.chain, true);
+        self.metrics.certificate(&certificate.pair.chain, certificate.not_after);
+    }
+
+    fn reading(&self) -> MutexGuard<'_, ()> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, Option<State>> {

@@ -6,7 +6,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::Acme;
@@ -22,13 +22,17 @@ pub(crate) struct Cache {
     folder: PathBuf,
 }
 
-/// Held while this process orders; free again when it is dropped or its process ends.
+/// Held while this process orders; free again soon after it is dropped, or when its process ends.
 #[derive(Debug)]
-pub(super) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
+pub(super) struct Lock(Option<File>);
 
-/// A challenge's answer that others may read; gone when it is dropped.
+/// A challenge's answer that others may read; gone soon after it is dropped.
 #[derive(Debug)]
-pub(super) struct Published(PathBuf);
+pub(super) struct Published {
+    file: PathBuf,
+    /// Which file of that name it is: a later answer is another one's to take away.
+    inode: u64,
+}
 
 impl Cache {
     pub(crate) fn of(acme: &Acme) -> Self {
@@ -108,7 +112,7 @@ impl Cache {
             .mode(0o600)
             .open(self.folder.join("lock"))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock(file))),
+            Ok(()) => Ok(Some(Lock(Some(file)))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -116,8 +120,8 @@ impl Cache {
 
     pub(super) fn publish(&self, name: &str, pem: &str) -> io::Result<Published> {
         let file = self.challenge(name);
-        written(&self.challenges(), pem)?.persist(&file).map_err(|error| error.error)?;
-        Ok(Published(file))
+        let kept = written(&self.challenges(), pem)?.persist(&file).map_err(|error| error.error)?;
+        Ok(Published { file, inode: kept.metadata()?.ino() })
     }
 
     pub(super) fn challenge(&self, name: &str) -> PathBuf {
@@ -133,10 +137,30 @@ impl Cache {
     }
 }
 
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let file = self.0.take();
+        beside(move || drop(file));
+    }
+}
+
 impl Drop for Published {
     fn drop(&mut self) {
-        // One that stays proves nothing to anybody once its authorization has ended.
-        std::fs::remove_file(&self.0).ok();
+        let (file, inode) = (std::mem::take(&mut self.file), self.inode);
+        beside(move || {
+            // One that stays proves nothing to anybody once its authorization has ended.
+            if file.metadata().is_ok_and(|there| there.ino() == inode) {
+                std::fs::remove_file(&file).ok();
+            }
+        });
+    }
+}
+
+/// Runs what may wait for a file system beside the runtime that this is called on, if it is one.
+fn beside(work: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(work)),
+        Err(_) => work(),
     }
 }
 
@@ -146,4 +170,51 @@ fn written(folder: &Path, text: &str) -> io::Result<tempfile::NamedTempFile> {
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn cache(folder: &tempfile::TempDir) -> Cache {
+        let cache = Cache { folder: folder.path().to_owned() };
+        cache.prepare().unwrap();
+        cache
+    }
+
+    /// A proof was taken away, and the lock given back, on the runtime that writes for the durable store: a shared file
+    /// system that hung held it up.
+    #[test]
+    fn what_is_let_go_is_let_go_beside_the_runtime() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        // The only thread that may wait for files waits.
+        let (release, released) = mpsc::channel::<()>();
+        runtime.spawn_blocking(move || released.recv());
+        runtime.block_on(async {
+            drop(cache.publish("a.example", "proof").unwrap());
+            drop(cache.lock().unwrap().expect("nobody else has it"));
+        });
+        assert!(cache.challenge("a.example").exists());
+        assert!(cache.lock().unwrap().is_none());
+        release.send(()).unwrap();
+        let after =
+            runtime.spawn_blocking(move || (cache.challenge("a.example").exists(), cache.lock().unwrap()));
+        let (there, lock) = runtime.block_on(after).unwrap();
+        assert!(!there && lock.is_some());
+    }
+
+    #[test]
+    fn a_proof_that_took_anothers_place_is_not_taken_away_with_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        let (before, after) = (cache.publish("a", "one").unwrap(), cache.publish("a", "two").unwrap());
+        drop(before);
+        assert_eq!(std::fs::read_to_string(cache.challenge("a")).unwrap(), "two");
+        drop(after);
+        assert!(!cache.challenge("a").exists());
+    }
 }

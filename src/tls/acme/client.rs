@@ -37,7 +37,7 @@ type Http = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Bo
 #[error("the directory can't be used")]
 pub(super) struct Unreachable(#[source] pub(super) Box<dyn StdError + Send + Sync>);
 
-/// For how long the directory asked to be left alone, if it did.
+/// For how long the directory asked to be left alone since this was last taken, if it did.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PutOff(Arc<Mutex<Option<Duration>>>);
 
@@ -61,6 +61,10 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Reads the roots, which blocks.
+    ///
+    /// # Errors
+    /// When they are of no use.
     pub(super) fn new(roots: Option<&Path>, put_off: PutOff) -> Result<Self, Unreachable> {
         let config = config(roots).map_err(Unreachable)?;
         let connector = hyper_rustls::HttpsConnectorBuilder::new()

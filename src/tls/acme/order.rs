@@ -60,8 +60,10 @@ impl Session {
     pub(super) async fn open(acme: &Acme, cache: &Cache, put_off: &PutOff) -> Result<Self, Failure> {
         let external = acme.external_account.as_ref();
         let kept = kept(cache, external.map(|external| external.id.clone())).await?;
-        let roots = acme.directory_ca.as_deref();
-        let client = Client::new(roots, put_off.clone()).map_err(|error| unreachable(&error))?;
+        let (roots, noted) = (acme.directory_ca.clone(), put_off.clone());
+        let client =
+            blocking(move || Client::new(roots.as_deref(), noted).map_err(|error| unreachable(&error)))
+                .await?;
         let builder = Account::builder_with_http(Box::new(client));
         let contacts: Vec<&str> = acme.contacts.iter().map(String::as_str).collect();
         let (account, kept) = match kept {

@@ -1,13 +1,10 @@
 //! What doesn't come off: the listener goes on with what it has, says why, and tries again.
 
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::TcpListener;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-use super::pebble::{NAME, Pebble, Settings, errors, file_of, shown};
-use crate::support::{Gateway, Upstream, eventually, order};
+use super::directory::{Directory, Manner};
+use super::pebble::{NAME, Pebble, Settings, errors, file_of, files, shown};
+use crate::support::{Gate, Gateway, Upstream, eventually, order};
 use crate::tls::caller::Caller;
 use crate::tls::pki::{Authority, Folder};
 
@@ -155,67 +152,93 @@ async fn a_cache_that_holds_rubbish_is_ordered_anew() {
 
 #[tokio::test]
 async fn a_directory_that_asks_to_be_left_alone_is_left_alone() {
-    let (authority, folder) = (Authority::new(), Folder::new());
-    let app = Upstream::answering(200, "").await;
-    let busy = Busy::start(&authority).await;
-    let roots = folder.put("roots.pem", &authority.pem);
-    let table = format!(
-        "[public_tls.acme]\nnames = [\"{NAME}\"]\nterms_agreed = true\ncache = \"{}\"\ndirectory_ca = \"{}\"\n\
-         directory = \"https://127.0.0.1:{}/dir\"",
-        folder.path().join("acme").display(),
-        roots.display(),
-        busy.address.port()
-    );
-    let gateway = Gateway::in_front_of(&app).table(&table).start().await;
+    let (folder, app) = (Folder::new(), Upstream::answering(200, "").await);
+    let busy = Directory::start(Manner::Busy).await;
+    let table = busy.table(&format!("\"{NAME}\""), &folder);
+    let gateway = Gateway::in_front_of(&app).table(&table).env("UMAVEZ_LOG", LOOKS).start().await;
     gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
     let line = errors(&gateway, 1).await.remove(0);
     assert!(line["message"].as_str().unwrap().contains("503 Service Unavailable: come back later"), "{line}");
     assert!((7190..=7200).contains(&line["next_try_in_seconds"].as_u64().unwrap()), "{line}");
+    let looked = looks(&gateway, 1).await.len();
     // Not even a person who reads the configuration again hurries it; what can be used at once is.
     gateway.edit(&format!("names = [\"{NAME}\"]"), &format!("names = [\"{NAME}\", \"more.example\"]"));
     assert_eq!(gateway.reload().await.status, 200);
     let more = file_of(&gateway, "more.example").await;
     gateway.until_metric(CURRENT, &[("file", &more)], 0.0).await;
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    assert_eq!(busy.asked.load(Ordering::Relaxed), 1);
+    let pauses = looks(&gateway, looked + 1).await;
+    assert!(pauses.iter().all(|seconds| *seconds == 3600), "as long as there can be: {pauses:?}");
+    assert_eq!(busy.asked(), 1);
 }
 
-/// A directory that is too busy for two hours.
-struct Busy {
-    address: SocketAddr,
-    asked: Arc<AtomicUsize>,
+/// A directory that put one name off put off every other name with it: one over its limit held up all the rest.
+#[tokio::test]
+async fn a_name_that_is_put_off_holds_up_no_other() {
+    let (folder, app) = (Folder::new(), Upstream::answering(200, "").await);
+    let picky = Directory::start(Manner::Picky { later: "a.example" }).await;
+    let table = picky.table("\"a.example\", \"b.example\"", &folder);
+    let gateway = Gateway::in_front_of(&app).table(&table).start().await;
+    let told = errors(&gateway, 2).await;
+    let waits = |name: &str| {
+        let line =
+            told.iter().find(|line| line["name"] == name).unwrap_or_else(|| panic!("{name}: {told:#?}"));
+        line["next_try_in_seconds"].as_u64().unwrap()
+    };
+    assert!((7190..=7200).contains(&waits("a.example")), "{told:#?}");
+    assert!((290..=330).contains(&waits("b.example")), "{told:#?}");
+    assert_eq!(picky.ordered(), ["a.example", "b.example"]);
+    // Read again, the configuration hurries the one that only failed.
+    assert_eq!(gateway.reload().await.status, 200);
+    gateway.until_metric(ORDERS, &[("result", "failed")], 3.0).await;
+    assert_eq!(picky.ordered(), ["a.example", "b.example", "b.example"]);
 }
 
-impl Busy {
-    async fn start(authority: &Authority) -> Self {
-        let issued = authority.issue(&["127.0.0.1"]);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![issued.der()], issued.key_der())
-            .unwrap();
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        let count = Arc::clone(&asked);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-                count.fetch_add(1, Ordering::Relaxed);
-                let body = r#"{"type":"urn:ietf:params:acme:error:rateLimited","detail":"come back later"}"#;
-                let head = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 7200\r\nconnection: close";
-                let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-                let mut request = [0; 1024];
-                let Ok(1..) = stream.read(&mut request).await else { continue };
-                // Who has gone needs no answer.
-                stream.write_all(answer.as_bytes()).await.ok();
-                stream.shutdown().await.ok();
-            }
-        });
-        Self { address, asked }
-    }
+/// What one directory had asked for was kept from another that was named in its place: nothing was ordered for hours.
+#[tokio::test]
+async fn another_directory_is_asked_at_once() {
+    let (folder, app) = (Folder::new(), Upstream::answering(200, "").await);
+    let (busy, other) = (Directory::start(Manner::Busy).await, Directory::start(Manner::Busy).await);
+    let table = busy.table(&format!("\"{NAME}\""), &folder);
+    let gateway = Gateway::in_front_of(&app).table(&table).env("UMAVEZ_LOG", LOOKS).start().await;
+    gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
+    let roots = folder.put("both.pem", &format!("{}{}", busy.root(), other.root()));
+    gateway.edit(&folder.path().join("roots.pem").display().to_string(), &roots.display().to_string());
+    gateway.edit(&busy.url(), &other.url());
+    assert_eq!(gateway.reload().await.status, 200);
+    gateway.until_metric(ORDERS, &[("result", "failed")], 2.0).await;
+    assert_eq!((busy.asked(), other.asked()), (1, 1));
+    // Named again, the first is still what it asked to be: left alone.
+    let looked = looks(&gateway, 2).await.len();
+    gateway.edit(&other.url(), &busy.url());
+    assert_eq!(gateway.reload().await.status, 200);
+    looks(&gateway, looked + 1).await;
+    assert_eq!((busy.asked(), other.asked()), (1, 1));
+}
+
+/// An order that failed at a directory which the configuration no longer named made the same name's certificate from
+/// the directory in its place count as not current.
+#[tokio::test]
+async fn a_failure_at_a_directory_of_before_is_no_news_of_what_is_ordered_now() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let (app, gate) = (Upstream::answering(200, "").await, Gate::closed());
+    let (before, now) =
+        (Directory::start(Manner::Silent(gate.clone())).await, Directory::start(Manner::Busy).await);
+    let table = before.table(&format!("\"{NAME}\""), &folder);
+    let gateway = Gateway::in_front_of(&app).table(&table).start().await;
+    before.until_asked(1).await;
+    let of_before = file_of(&gateway, NAME).await;
+    gateway.edit(&before.url(), &now.url());
+    assert_eq!(gateway.reload().await.status, 200);
+    let metrics = gateway.metrics().await;
+    let file = files(&metrics, NAME).into_iter().find(|file| *file != of_before).unwrap();
+    // Another process that shares the cache has ordered there.
+    let issued = authority.issue(&[NAME]);
+    std::fs::write(&file, issued.chain + &issued.key).unwrap();
+    gateway.until_metric(CURRENT, &[("file", &file)], 1.0).await;
+    gate.open();
+    gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
+    assert_eq!(gateway.metrics().await.value(CURRENT, &[("file", &file)]), 1.0);
+    assert_eq!(now.asked(), 0, "nothing is due there");
 }
 
 #[tokio::test]
@@ -223,13 +246,30 @@ async fn a_certificate_that_is_due_at_once_is_not_ordered_again_and_again() {
     let pebble = Pebble::of(Settings { seconds: 1, ..Settings::default() }).await;
     let (app, folder) = (Upstream::answering(200, "").await, Folder::new());
     let table = pebble.table(&format!("\"{NAME}\""), &folder.path().join("acme"));
-    let gateway = Gateway::in_front_of(&app).at(pebble.proving).table(&table).start().await;
+    let setup = Gateway::in_front_of(&app).at(pebble.proving).table(&table).env("UMAVEZ_LOG", LOOKS);
+    let gateway = setup.start().await;
     // It may have had a moment left the first time.
     gateway.until_metric(ORDERS, &[("result", "failed")], 1.0).await;
     let orders = pebble.orders();
     let line = errors(&gateway, 1).await.remove(0);
     assert!(line["mend"].as_str().unwrap().contains("clock"), "{line}");
     assert!(line["next_try_in_seconds"].as_u64().unwrap() > 290, "{line}");
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    eventually("it rests", async || looks(&gateway, 1).await.last().is_some_and(|seconds| *seconds > 290))
+        .await;
     assert_eq!(pebble.orders(), orders);
+}
+
+/// Logs of this level tell of each look at what is due.
+const LOOKS: &str = "info,umavez::tls::acme=debug";
+
+/// How many seconds it rests after each look at what is due, once it has looked this often.
+async fn looks(gateway: &Gateway, count: usize) -> Vec<u64> {
+    let pauses = || {
+        let lines = gateway.log_lines().into_iter();
+        let looks =
+            lines.filter(|line| line["message"] == "until the next look at which certificates are due");
+        looks.map(|line| line["seconds"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    eventually("a look at what is due", async || pauses().len() >= count).await;
+    pauses()
 }

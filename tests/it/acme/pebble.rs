@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustls::pki_types::CertificateDer;
 
-use crate::support::{Delivery, Gateway, eventually, free_port};
+use crate::support::{Delivery, Gateway, Metrics, eventually, free_port};
 use crate::tls::caller::Caller;
 use crate::tls::pki::{Authority, Folder};
 
@@ -188,10 +188,13 @@ pub(super) async fn shown(pebble: &Pebble, name: &str, address: SocketAddr) -> C
 /// Where the gateway counts a name's certificate.
 pub(super) async fn file_of(gateway: &Gateway, name: &str) -> String {
     let metrics = gateway.metrics().await;
+    files(&metrics, name).into_iter().next().unwrap_or_else(|| panic!("{name}: {}", metrics.text()))
+}
+
+/// The same of every directory that was asked for it.
+pub(super) fn files(metrics: &Metrics, name: &str) -> Vec<String> {
     let end = format!("/certificates/{name}.pem");
-    let line = metrics.text().lines().find(|line| line.contains(&end));
-    let line = line.unwrap_or_else(|| panic!("{end}: {}", metrics.text()));
-    line.split('"').find(|word| word.ends_with(&end)).unwrap().to_owned()
+    metrics.text().split('"').filter(|word| word.ends_with(&end)).map(str::to_owned).collect()
 }
 
 /// What the gateway says went wrong, once it has said so this often.
