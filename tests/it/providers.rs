@@ -347,7 +347,7 @@ fn an_answer_refuses_by_what_it_says_and_by_what_it_leaves_out() {
     };
     let not = r#"not_done = { "$.ok" = ["false", "no"] }"#;
     let when = r#"done_when = { "$.ok" = "true" }"#;
-    let both = format!("not_done = {{ \"$.code\" = true }}\ndone_when = {{ \"$.code\" = \"0\" }}");
+    let both = "not_done = { \"$.code\" = true }\ndone_when = { \"$.code\" = \"0\" }";
     let xml = r#"done_when = { "xml:/a/ok" = "1" }"#;
     for (rule, body, refused) in [
         ("", r#"{"ok":false}"#, false),
@@ -360,10 +360,10 @@ fn an_answer_refuses_by_what_it_says_and_by_what_it_leaves_out() {
         (when, r#"{"ok":null}"#, true),
         (when, "[]", true),
         (when, "", true),
-        (&both, r#"{"code":0}"#, false),
-        (&both, r#"{"code":2}"#, true),
-        (&both, r#"{"ok":1}"#, false),
-        (&both, "", false),
+        (both, r#"{"code":0}"#, false),
+        (both, r#"{"code":2}"#, true),
+        (both, r#"{"ok":1}"#, false),
+        (both, "", false),
         (xml, "<a><ok>\n1\n</ok></a>", false),
         (xml, "<a><ok>11</ok></a>", true),
         (xml, "<a>1</a>", true),
