@@ -207,7 +207,7 @@ pub struct RouteConfig {
     pub verify_tokens: Vec<Secret>,
     /// Longest body kept in a receipt, bytes; 0 keeps none.
     pub receipt_limit: usize,
-    /// Response headers kept in a receipt besides `Content-Type` and `Location`.
+    /// Response headers kept in a receipt besides `Content-Type`, `Location` and, with a body, `Content-Encoding`.
     pub receipt_headers: Vec<http::HeaderName>,
     pub duplicate_answer: DuplicateAnswer,
     /// Request headers removed from first-seen forwards (retry markers).

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
+use crate::clock::UnixMillis;
 use crate::config::{DuplicateAnswer, RouteConfig};
 use crate::ledger::{LedgerError, Receipt};
 use crate::metrics::{Answer, Said};
@@ -23,6 +24,9 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-rep
 pub(super) const REFUSED: &str = "refused";
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// What a receipt keeps on every route, the last with a body only.
+const ALWAYS_KEPT: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, CONTENT_ENCODING];
 
 /// When a sender that met an event in flight, or a store that is away, should come again.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -134,6 +138,20 @@ pub(super) fn mark(answer: &mut Response<Bytes>, said: &'static str) {
     answer.headers_mut().insert(UMAVEZ, HeaderValue::from_static(said));
 }
 
+/// What is kept of the app's answer. How a body is encoded is kept with it, whatever the route lists: without that
+/// nobody reads it. Without a body it would speak of nothing.
+pub(super) fn receipt(answer: &Response<Bytes>, config: &RouteConfig, at: UnixMillis) -> Receipt {
+    let body = (answer.body().len() <= config.receipt_limit).then(|| answer.body().clone());
+    let encoding = body.as_ref().map(|_| CONTENT_ENCODING);
+    let listed = config.receipt_headers.iter().filter(|name| !ALWAYS_KEPT.contains(name)).cloned();
+    let kept = [CONTENT_TYPE, LOCATION].into_iter().chain(encoding).chain(listed);
+    let headers = kept.flat_map(|name| {
+        let values = answer.headers().get_all(&name).iter().cloned().collect::<Vec<HeaderValue>>();
+        values.into_iter().map(move |value| (name.clone(), value))
+    });
+    Receipt { status: answer.status().as_u16(), headers: headers.collect(), body, at }
+}
+
 /// The first answer again, or what the route always answers to copies. Where the provider takes only some statuses for
 /// success and the first answer's is none of them, its status is one of those: the event is done, and a provider that
 /// is told so in words it doesn't know would send copies without end.
@@ -154,9 +172,13 @@ pub(super) fn replay(receipt: &Receipt, config: &RouteConfig) -> Response<Bytes>
             for (name, value) in &receipt.headers {
                 answer.headers_mut().append(name, value.clone());
             }
+            if body.is_none() {
+                answer.headers_mut().remove(CONTENT_ENCODING);
+            }
             if answer.status() == StatusCode::NO_CONTENT && status != receipt.status {
                 *answer.body_mut() = Bytes::new();
                 answer.headers_mut().remove(CONTENT_TYPE);
+                answer.headers_mut().remove(CONTENT_ENCODING);
             }
             answer
         }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderName, HeaderValue, Request, Response};
 
 use super::answer::{self, Refusal};
@@ -19,8 +18,8 @@ use super::{Arrived, Flow};
 use crate::clock::monotonic;
 use crate::config::{Mode, OnDurableDown, OnKeyless, RouteConfig};
 use crate::ledger::{
-    Ask, Claimed, Conditions, EventKey, Fingerprint, OnUnknown, Payload, Receipt, Settlement, Verdict,
-    Waited, Waiter, WithoutDurable,
+    Ask, Claimed, Conditions, EventKey, Fingerprint, OnUnknown, Payload, Settlement, Verdict, Waited, Waiter,
+    WithoutDurable,
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
@@ -279,26 +278,15 @@ impl Run<'_> {
 
     pub(super) fn settlement(&self, ending: Ending, outcome: &Outcome) -> Settlement {
         match (ending, outcome) {
-            (Ending::Commit, Outcome::Answered(answer)) => Settlement::Commit(Arc::new(self.receipt(answer))),
+            (Ending::Commit, Outcome::Answered(answer)) => {
+                let receipt = answer::receipt(answer, self.config(), self.flow.clock.now());
+                Settlement::Commit(Arc::new(receipt))
+            }
             (Ending::Hold, _) => Settlement::Hold,
             (Ending::Release, _) | (Ending::Commit, Outcome::NeverSent(_) | Outcome::Unknown(_)) => {
                 Settlement::Release
             }
         }
-    }
-
-    /// What is kept of the app's answer.
-    fn receipt(&self, answer: &Response<Bytes>) -> Receipt {
-        let config = self.config();
-        let kept = [CONTENT_TYPE, LOCATION].into_iter().chain(config.receipt_headers.iter().cloned());
-        let headers = kept
-            .flat_map(|name| {
-                let values = answer.headers().get_all(&name).iter().cloned().collect::<Vec<HeaderValue>>();
-                values.into_iter().map(move |value| (name.clone(), value))
-            })
-            .collect();
-        let body = (answer.body().len() <= config.receipt_limit).then(|| answer.body().clone());
-        Receipt { status: answer.status().as_u16(), headers, body, at: self.flow.clock.now() }
     }
 
     pub(super) fn count(&self, said: Said, items: usize) {

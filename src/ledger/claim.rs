@@ -184,7 +184,7 @@ pub struct Payload {
 pub struct Receipt {
     /// The status the app answered with.
     pub status: u16,
-    /// `Content-Type`, `Location` and the route's allow-listed headers, in order.
+    /// `Content-Type`, `Location`, with a body `Content-Encoding`, and the route's allow-listed headers, in order.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The answer's body; `None` where it was longer than the route's `receipt_limit`, or none is kept.
     pub body: Option<Bytes>,

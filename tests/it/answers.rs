@@ -5,12 +5,13 @@ use std::time::Duration;
 use umavez::providers::Provider;
 
 use crate::support::fixtures::{Fixture, expected};
-use crate::support::{Delivery, Gateway, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, order};
+use crate::support::{Delivery, Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, order};
 
 on_every_store! {
     a_transient_failure_is_not_replayed,
     a_copy_gets_the_first_answer_again,
     a_streamed_answer_is_replayed_whole,
+    a_copy_of_a_compressed_answer_says_how_it_is_encoded,
     a_replayed_answer_can_be_told_from_a_fresh_one,
 }
 
@@ -58,6 +59,40 @@ async fn a_streamed_answer_is_replayed_whole(pair: Pair) {
         let answer = connection.send(&order("r3")).await;
         assert_eq!((answer.status, answer.text().as_str(), answer.complete), (200, "hello", true));
     }
+}
+
+async fn a_copy_of_a_compressed_answer_says_how_it_is_encoded(pair: Pair) {
+    // A copy got the gzip bytes of the first answer without `Content-Encoding`: Twilio read no TwiML, Salesforce no Ack.
+    let stores = Stores::open(pair).await;
+    let gate = Gate::closed();
+    let answered = gate.clone();
+    let headers = [("Content-Type", "text/xml"), ("Content-Encoding", "gzip"), ("Content-Encoding", "br")];
+    let upstream = Upstream::deciding(move |_, _| {
+        Reply::with_headers(200, &headers, b"\x1f\x8b not quite").behind(&answered)
+    })
+    .await;
+    let mut gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    let told = |answer: &crate::support::Answer| {
+        assert_eq!(answer.body, b"\x1f\x8b not quite", "{}", answer.verdict());
+        assert_eq!(answer.headers_named("content-type"), ["text/xml"], "{}", answer.verdict());
+        assert_eq!(answer.headers_named("content-encoding"), ["gzip", "br"], "{}", answer.verdict());
+    };
+    let first = gateway.sending(&order("packed"));
+    upstream.until_received(1).await;
+    let waiting = gateway.sending(&order("packed"));
+    gate.open();
+    told(&first.await.unwrap());
+    told(&waiting.await.unwrap());
+    // From the hot store, then from the durable one alone.
+    told(&gateway.send(&order("packed")).await);
+    if stores.has_redis() {
+        stores.redis().flush().await;
+    }
+    gateway.restart().await;
+    let copy = gateway.send(&order("packed")).await;
+    told(&copy);
+    assert!(copy.is_replayed());
+    assert_eq!(upstream.received(), 1);
 }
 
 async fn a_replayed_answer_can_be_told_from_a_fresh_one(pair: Pair) {
@@ -124,6 +159,36 @@ async fn a_body_over_the_receipt_limit_is_not_replayed_but_its_status_is() {
     let copy = gateway.send(&order("big")).await;
     assert_eq!((copy.status, copy.body.len()), (201, 0));
     assert!(copy.is_replayed());
+}
+
+#[tokio::test]
+async fn where_no_body_is_replayed_none_is_said_to_be_encoded() {
+    // An empty body under `Content-Encoding: gzip` is no gzip: who reads it fails, and takes the copy for refused.
+    let headers = [("Content-Type", "text/plain"), ("Content-Encoding", "gzip")];
+    let upstream =
+        Upstream::deciding(move |_, _| Reply::with_headers(201, &headers, b"\x1f\x8b not quite")).await;
+    let kept = "receipt_headers = [\"Content-Encoding\", \"Content-Type\"]\n";
+    let routes = format!(
+        "{ORDERS}receipt_limit = \"5B\"\n{kept}\
+         [[route]]\nname = \"discord\"\npath = \"/discord\"\nprovider = \"discord\"\n{kept}\
+         [[route]]\nname = \"listed\"\npath = \"/listed\"\nkey = [\"$.id\"]\n{kept}"
+    );
+    let gateway = Gateway::in_front_of(&upstream).route(&routes).start().await;
+    let discord = r#"{"application_id":"1","event":{"type":"E","timestamp":"t","data":{"id":"9"}}}"#;
+    for (delivery, status, types, encodings) in [
+        (order("packed"), 201, 1, 0),
+        (Delivery::json("/discord", discord), 204, 0, 0),
+        (Delivery::json("/listed", r#"{"id":"packed"}"#), 201, 1, 1),
+    ] {
+        let first = gateway.send(&delivery).await;
+        assert_eq!(first.headers_named("content-encoding"), ["gzip"], "the app's answer passes unchanged");
+        let copy = gateway.send(&delivery).await;
+        assert_eq!((copy.status, copy.is_replayed()), (status, true), "{}", delivery.target);
+        assert_eq!(copy.body.is_empty(), encodings == 0, "{}", delivery.target);
+        // Once each, also where the route lists what is kept anyway.
+        assert_eq!(copy.headers_named("content-type").len(), types, "{}", delivery.target);
+        assert_eq!(copy.headers_named("content-encoding").len(), encodings, "{}", delivery.target);
+    }
 }
 
 #[tokio::test]
