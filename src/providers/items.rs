@@ -95,8 +95,15 @@ impl ItemRules {
     /// Finds the items of a delivery. Empty only where the body holds a list that the rules know, with nothing in it.
     pub fn items(&self, delivery: &Delivery<'_>) -> Items {
         let reading = Reading::new(delivery, &self.0);
-        let mut search = Search { reading: &reading, found: Vec::new(), taken: Vec::new(), met_list: false };
-        search.taken.resize(reading.tree().map_or(1, |(tree, _)| tree.nodes.len().max(1)), false);
+        let nodes = reading.tree().map_or(1, |(tree, _)| tree.nodes.len().max(1));
+        let mut search = Search {
+            reading: &reading,
+            found: Vec::new(),
+            taken: vec![false; nodes],
+            items: vec![false; nodes],
+            empty: vec![false; nodes],
+            met_list: false,
+        };
         for rule in &self.0.rules {
             search.apply(rule);
         }
@@ -129,12 +136,16 @@ fn whole(parts: Result<Vec<Part>, Keyless>, delivery: &Delivery<'_>) -> Item {
     Item { parts, span, node: 0, steps: Arc::new([]), positions: Vec::new(), format: Format::Whole }
 }
 
-/// The search for items: rules in order, and an element that an earlier rule took, or that holds one, is no item
-/// again. So a wide rule at the end takes what the rules before it left.
+/// The search for items: rules in order, and an element that an earlier rule took, or that holds one, or that one
+/// holds, is no item again. So a wide rule at the end takes what the rules before it left.
 struct Search<'a> {
     reading: &'a Reading<'a>,
     found: Vec<Item>,
+    /// An item, or something that holds one.
     taken: Vec<bool>,
+    items: Vec<bool>,
+    /// Lists of items with nothing in them.
+    empty: Vec<bool>,
     met_list: bool,
 }
 
@@ -159,6 +170,9 @@ impl Search<'_> {
         let Some(hop) = rule.hops.get(depth) else { return self.visit(rule, line) };
         let Some((tree, _)) = self.reading.tree() else { return };
         let at = line[depth];
+        if self.items[at] {
+            return;
+        }
         if *hop != Hop::Each {
             if let Some(next) = tree.child(at, *hop) {
                 line.push(next);
@@ -167,7 +181,10 @@ impl Search<'_> {
             }
             return;
         }
-        self.met_list |= tree.nodes[at].kind == Kind::Array;
+        if tree.nodes[at].kind == Kind::Array {
+            self.met_list = true;
+            self.empty[at] = tree.elements(at).next().is_none();
+        }
         for next in tree.elements(at) {
             line.push(next);
             self.walk(rule, depth + 1, line);
@@ -180,16 +197,20 @@ impl Search<'_> {
         if self.taken[node] || !rule.when.iter().all(|(source, test)| self.holds(source, test, line)) {
             return;
         }
+        let parts = match &rule.parts {
+            Some(parts) => self.parts(parts, line),
+            None => Err(Keyless::NoKey),
+        };
+        if parts.is_err() && self.empty[node] {
+            return; // nothing is in it, and nothing names it
+        }
         for ancestor in line {
             if let Some(taken) = self.taken.get_mut(*ancestor) {
                 *taken = true;
             }
         }
         self.taken[node] = true;
-        let parts = match &rule.parts {
-            Some(parts) => self.parts(parts, line),
-            None => Err(Keyless::NoKey),
-        };
+        self.items[node] = true;
         self.found.push(self.item(rule, node, line, parts));
     }
 

@@ -31,6 +31,7 @@ mod model;
 mod near;
 mod nodes;
 mod observability;
+mod overlooked;
 mod pass;
 mod presets;
 mod properties;
