@@ -18,6 +18,8 @@ const ENDINGS: &[&str] = &[
 const WORDS: &[&str] = &["auth", "cookie", "jwt", "bearer", "pwd", "tok", "clave", "secreto"];
 /// What stands before `key` in such a name.
 const KEYS: &[&str] = &["api", "access", "private", "secret", "auth", "signing", "encryption", "sas"];
+/// The last two words of a name for a URL that lets whoever has it post, as Slack and Mattermost send it.
+const POSTING: [&str; 2] = ["response", "url"];
 /// The same in Portuguese and Spanish, where what such a word belongs to follows it: `senha_do_usuario`.
 const LEADING: &[&str] = &[
     "senha",
@@ -66,6 +68,7 @@ pub(super) fn tells(name: &str) -> bool {
         || JOINED.contains(&singular)
         || (["key", "chave"].contains(&singular)
             && before.last().is_some_and(|word| KEYS.contains(&word.as_str())))
+        || (POSTING[1] == singular && before.last().is_some_and(|word| word == POSTING[0]))
         || leads(&words)
 }
 
@@ -158,6 +161,9 @@ mod tests {
             "credenciales",
             "token_acesso",
             "token_de_acceso",
+            "response_url",
+            "responseUrl",
+            "response_urls",
         ] {
             assert!(tells(name), "{name}");
         }
@@ -183,6 +189,9 @@ mod tests {
             "desenhado",
             "conclave",
             "token_id",
+            "url",
+            "response",
+            "webhook_response_code",
             "",
             "--",
         ] {

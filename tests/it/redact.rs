@@ -141,6 +141,46 @@ fn what_names_events_is_shown_though_its_name_tells_of_a_credential() {
     assert_eq!(redactor.url("/e1?token=e1", &params), "/e1?token=e1");
 }
 
+/// Slack's `response_url` stood in clear in captures and in what `events show` tells: whoever has it may post, without
+/// a token, for half an hour.
+#[test]
+fn a_url_that_lets_its_holder_post_is_hidden_wherever_it_stands() {
+    let slack = Provider::shipped("slack").unwrap();
+    let slack = Redactor::new(Some(&slack), Some(&slack.rules));
+    let url = "https://hooks.slack.com/commands/T0/1/S";
+    let form = "application/x-www-form-urlencoded";
+    let escaped = url.replace(':', "%3A").replace('/', "%2F");
+    let command = format!("token=S&command=%2Fpay&text=7&response_url={escaped}&trigger_id=1.2");
+    let hidden = "token=%5Bredacted%5D&command=%2Fpay&text=7&response_url=%5Bredacted%5D&trigger_id=1.2";
+    assert_eq!(shown(&slack, form, &command), hidden);
+    let click = format!(
+        r#"{{"type":"block_actions","response_url":"{url}","response_urls":[{{"response_url":"{url}"}}],"id":7}}"#
+    );
+    let seen = shown(&slack, "application/json", &click);
+    assert_eq!(seen, click.replace(url, HIDDEN));
+    let packed: String = click
+        .bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect();
+    let seen = shown(&slack, form, &format!("payload={packed}"));
+    assert_eq!(seen.matches("%5Bredacted%5D").count(), 2, "{seen}");
+    assert!(!seen.contains("hooks.slack.com"), "{seen}");
+    // A route with a key of its own names no provider.
+    let own = Redactor::new(None, Some(&ItemRules::from_key(&["$.id".to_owned()]).unwrap()));
+    for (content, body) in [(form, &command), ("application/json", &click)] {
+        let seen = shown(&own, content, body);
+        assert!(seen.contains("redacted") && !seen.contains("hooks.slack.com"), "{seen}");
+    }
+    // Whoever has this one ends the subscription.
+    let sns = Provider::shipped("aws-sns").unwrap();
+    let body = r#"{"Type":"Notification","UnsubscribeURL":"https://sns.example/?Action=Unsubscribe"}"#;
+    let seen = shown(&Redactor::new(Some(&sns), Some(&sns.rules)), "text/plain", body);
+    assert_eq!(seen, r#"{"Type":"Notification","UnsubscribeURL":"[redacted]"}"#);
+}
+
 #[test]
 fn the_routes_own_secrets_are_hidden_wherever_they_stand() {
     let redactor = Redactor::default().knowing([PLANTED.as_bytes(), b"ab"]);
