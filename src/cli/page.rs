@@ -27,8 +27,7 @@ pub(super) fn all() -> String {
     let providers: Vec<_> = Provider::names().into_iter().filter_map(Provider::shipped).collect();
     text.push_str("\n| provider | name | signature | remembered |\n| --- | --- | --- | --- |\n");
     for provider in &providers {
-        let signed = provider.signature.as_ref().and_then(|scheme| scheme.describe().next());
-        let signed = signed.map_or("none", |way| way.scheme);
+        let signed = provider.signature.as_ref().map_or_else(|| "none".to_owned(), schemes);
         let title = title(provider);
         let anchor = anchor(title);
         let kept = show_duration(provider.durable_ttl);
@@ -39,6 +38,19 @@ pub(super) fn all() -> String {
         text.push_str(&section(provider));
     }
     text
+}
+
+/// Each scheme once, the usual ones first.
+fn schemes(signature: &Signature) -> String {
+    let mut ways: Vec<_> = signature.describe().collect();
+    ways.sort_by_key(|way| way.special);
+    let mut schemes: Vec<&str> = Vec::new();
+    for way in ways {
+        if !schemes.contains(&way.scheme) {
+            schemes.push(way.scheme);
+        }
+    }
+    schemes.join(", or ")
 }
 
 /// One provider's section.

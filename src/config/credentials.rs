@@ -110,16 +110,14 @@ pub(super) fn warn_of_unsigned_parts(
     // A route without a secret is warned of as a whole.
     let Some(signature) = &provider.signature else { return };
     let field = if route.field("key").is_some() { "key" } else { "provider" };
-    for header in items.key_headers() {
-        if !signature.signs_header(header.as_str()) {
-            let text = format!(
-                "events are named by the header {header}, which {}'s signature does not cover: who replays a signed \
-                 body under a new {header} is not recognised as a copy, and who sends one under the {header} of an \
-                 event to come makes the gateway swallow that",
-                provider.name
-            );
-            route.warn(field, text);
-        }
+    for header in items.headers_open_under(signature) {
+        let text = format!(
+            "events are named by the header {header}, which {}'s signature does not cover: who replays a signed \
+             body under a new {header} is not recognised as a copy, and who sends one under the {header} of an \
+             event to come makes the gateway swallow that",
+            provider.name
+        );
+        route.warn(field, text);
     }
     for source in items.key_sources().iter().filter(|source| !signature.covers(source)) {
         let text = format!(

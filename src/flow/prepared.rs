@@ -12,7 +12,7 @@ use crate::clock::UnixMillis;
 use crate::config::{RouteConfig, Target};
 use crate::listen::ClientNames;
 use crate::metrics;
-use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Verifier};
+use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Signature, Verifier};
 
 /// One route, ready to serve.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub struct Route {
     pub(super) metrics: metrics::Route,
     /// Present where the provider signs and the route has what it takes to check it.
     verifier: Option<Verifier>,
-    /// The provider signs, though this route doesn't check it: a cut body would carry a stale signature.
-    signs_unchecked: bool,
+    /// How the provider signs, where this route doesn't check it: a cut body may carry a stale signature.
+    unchecked: Option<Signature>,
     /// What of its deliveries people may see.
     redactor: Redactor,
     /// Writes deliveries to files, where the route has a folder for them.
@@ -80,7 +80,7 @@ pub(super) enum Stranger {
 /// A cut body can't be signed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unsignable {
-    #[error("the provider signs, and the route has no secret")]
+    #[error("the delivery is signed, and the route has no secret")]
     NoSecret,
     #[error(transparent)]
     Scheme(#[from] CannotSign),
@@ -105,8 +105,7 @@ impl Route {
             }
             Some(_) | None => None,
         };
-        let signs_unchecked =
-            signature.is_some_and(crate::providers::Signature::signs_body) && verifier.is_none();
+        let unchecked = signature.filter(|_| verifier.is_none()).cloned();
         let named = provider.map_or("none", |provider| &provider.name);
         let metrics = metrics::Route::new(&config.name, named, config.mode.label());
         let redactor = Redactor::new(provider.map(|provider| &**provider), Some(&config.items))
@@ -119,7 +118,7 @@ impl Route {
         let recorder = recorder
             .transpose()
             .map_err(|source| RouteError::Capture { route: config.name.to_string(), source })?;
-        Ok(Self { metrics, verifier, signs_unchecked, redactor, recorder, config })
+        Ok(Self { metrics, verifier, unchecked, redactor, recorder, config })
     }
 
     /// Whether the route takes requests of who presented this certificate.
@@ -157,10 +156,11 @@ impl Route {
         arrived: &Arrived,
         body: &[u8],
     ) -> Result<Vec<(HeaderName, HeaderValue)>, Unsignable> {
-        match &self.verifier {
-            Some(verifier) => Ok(verifier.sign(&arrived.delivery(), body)?),
-            None if self.signs_unchecked => Err(Unsignable::NoSecret),
-            None => Ok(Vec::new()),
+        let delivery = arrived.delivery();
+        match (&self.verifier, &self.unchecked) {
+            (Some(verifier), _) => Ok(verifier.sign(&delivery, body)?),
+            (None, Some(signature)) if signature.binds_body_of(&delivery) => Err(Unsignable::NoSecret),
+            (None, _) => Ok(Vec::new()),
         }
     }
 }

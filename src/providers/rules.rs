@@ -6,6 +6,7 @@ use http::HeaderName;
 
 use super::part::{PartText, Selector};
 use super::path::{Step, json_steps, xml_steps};
+use super::signature::Signature;
 use super::trie::{Hop, Trie};
 
 /// Where the items of a body are, and the parts that name each. Cheap to clone.
@@ -138,6 +139,23 @@ impl ItemRules {
         Ok(Self(Arc::new(compiled)))
     }
 
+    /// The headers that key parts may come from although the signature of a delivery that they name may not cover them.
+    pub fn headers_open_under(&self, signature: &Signature) -> Vec<HeaderName> {
+        let mut open = Vec::new();
+        for rule in &self.0.rules {
+            let sources = rule.parts.iter().flatten().flat_map(|part| &part.sources);
+            for source in sources {
+                if let Source::Header(name) = source
+                    && !open.contains(name)
+                    && !signature.signs_header(name, |other| rule.has_header(other))
+                {
+                    open.push(name.clone());
+                }
+            }
+        }
+        open
+    }
+
     /// The headers that key parts may come from.
     pub fn key_headers(&self) -> Vec<HeaderName> {
         let mut names = Vec::new();
@@ -193,6 +211,17 @@ impl ItemRules {
             parts.map(|part| part.text.to_string()).collect()
         };
         self.0.rules.iter().map(|rule| (describe_place(rule), parts(rule))).collect()
+    }
+}
+
+impl Rule {
+    /// Whether deliveries that the rule is for have this header; `None` where the rule doesn't say.
+    fn has_header(&self, name: &HeaderName) -> Option<bool> {
+        self.when.iter().find_map(|(source, test)| match (source, test) {
+            (Source::Header(header), Test::Present(present)) if header == name => Some(*present),
+            (Source::Header(header), Test::OneOf(_)) if header == name => Some(true),
+            _ => None,
+        })
     }
 }
 

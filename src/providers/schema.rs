@@ -140,10 +140,10 @@ impl Provider {
     /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body
     /// can put another key on it.
     pub fn unsigned_key_headers(&self) -> Vec<HeaderName> {
-        let signed = |name: &HeaderName| {
-            self.signature.as_ref().is_some_and(|scheme| scheme.signs_header(name.as_str()))
-        };
-        self.rules.key_headers().into_iter().filter(|name| !signed(name)).collect()
+        match &self.signature {
+            Some(scheme) => self.rules.headers_open_under(scheme),
+            None => self.rules.key_headers(),
+        }
     }
 
     /// Key parts from the body or the query that the signature scheme doesn't cover.

@@ -407,6 +407,38 @@ fn keys_of_a_route_need_no_secret_of_the_file() {
     }
 }
 
+/// The page told of Adyen's batches that the rest is signed anew, and that no signature is needed, and in its summary of
+/// the first scheme only: for Twilio and GitLab the one that hardly anybody uses.
+#[test]
+fn the_providers_page_tells_every_scheme_and_how_the_items_of_a_batch_are_signed() {
+    let made = stdout(&umavez(&["providers", "--markdown"]));
+    let scheme = |name: &str| {
+        let row = made.lines().find(|line| line.contains(&format!("| `{name}` |"))).unwrap();
+        row.split(" | ").nth(2).unwrap().to_owned()
+    };
+    for (name, schemes) in [
+        ("twilio", "HMAC-SHA1, or HMAC-SHA256"),
+        ("gitlab", "the secret itself, or HMAC-SHA256"),
+        ("meta", "HMAC-SHA256, or HMAC-SHA1"),
+        ("svix", "HMAC-SHA256"),
+        ("hubspot", "HMAC-SHA256, or SHA-256 of secret and text"),
+        ("cloudevents", "none"),
+    ] {
+        assert_eq!(scheme(name), schemes, "{name}");
+    }
+    let batch = |title: &str| {
+        let (_, section) = made.split_once(&format!("\n## {title}\n")).unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let row = section.lines().find_map(|line| line.strip_prefix("| a batch | ")).unwrap();
+        row.trim_end_matches(" |").to_owned()
+    };
+    assert_eq!(batch("Adyen"), "items seen before are cut out; no new signature is needed");
+    assert!(batch("HubSpot").ends_with("the rest is signed anew with the route's secret"));
+    assert!(batch("SendGrid").starts_with("forwarded whole if anything in it is new"));
+    let terminal = stdout(&umavez(&["providers", "adyen"]));
+    assert!(terminal.contains("copies are cut out of the body\n"), "{terminal}");
+}
+
 #[test]
 fn the_providers_page_is_what_the_provider_files_say() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/providers.md");

@@ -1,10 +1,13 @@
 //! Ids that stood in a delivery and were overlooked, and ids that were believed though nobody had signed them, told to
 //! the shipped rules.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use ring::hmac;
 use umavez::providers::{ItemRules, Provider};
 
 use crate::signature_vectors::Sent;
-use crate::support::{Delivery, Gateway, Upstream};
+use crate::support::{Delivery, Gateway, Upstream, hub_sha256, unix_seconds};
 
 fn route(provider: &str) -> String {
     format!("[[route]]\nname = \"r\"\npath = \"/r\"\nprovider = \"{provider}\"\n")
@@ -110,6 +113,76 @@ async fn an_empty_batch_is_forwarded_also_where_every_event_needs_a_key() {
     assert_eq!(items(&Provider::shipped("evolution").unwrap().rules, &Sent::new(logout)), named);
 }
 
+/// A delivery that its `webhook-*` headers prove passed again as another event, under a `svix-id` that anybody had put
+/// beside them: the key came from whichever id was there, signed or not.
+#[tokio::test]
+async fn an_id_beside_the_signed_one_names_nothing() {
+    let secret = BASE64_STANDARD.encode("a secret of Standard Webhooks");
+    let upstream = Upstream::answering(200, "").await;
+    let routes: String = ["svix", "resend", "standard-webhooks"]
+        .map(|name| {
+            format!(
+                "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nprovider = \"{name}\"\nsecret = \"${{HOOK}}\"\n"
+            )
+        })
+        .concat();
+    let gateway =
+        Gateway::in_front_of(&upstream).env("HOOK", &format!("whsec_{secret}")).route(&routes).start().await;
+    let stamp = unix_seconds().to_string();
+    let signed = |provider: &str, prefix: &str, id: &str| {
+        let body = r#"{"type":"order.created"}"#;
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"a secret of Standard Webhooks");
+        let signature = hmac::sign(&key, format!("{id}.{stamp}.{body}").as_bytes());
+        Delivery::json(&format!("/{provider}"), body)
+            .header(&format!("{prefix}-id"), id)
+            .header(&format!("{prefix}-timestamp"), &stamp)
+            .header(&format!("{prefix}-signature"), &format!("v1,{}", BASE64_STANDARD.encode(signature)))
+    };
+    for provider in ["svix", "resend", "standard-webhooks"] {
+        for (prefix, other) in [("svix", "webhook"), ("webhook", "svix")] {
+            let genuine = signed(provider, prefix, &format!("msg_{prefix}"));
+            assert_eq!(gateway.send(&genuine).await.verdict(), "first", "{provider} {prefix}");
+            assert_eq!(gateway.send(&genuine).await.verdict(), "duplicate", "{provider} {prefix}");
+            for (name, value) in [("id", "forged1"), ("id", ""), ("timestamp", "1")] {
+                let again = genuine.clone().header(&format!("{other}-{name}"), value);
+                let answer = gateway.send(&again).await;
+                assert_eq!(answer.verdict(), "duplicate", "{provider} {prefix} {other}-{name}: {value}");
+            }
+            // A second signature is held to be the deciding one, or never looked at.
+            let again = genuine
+                .clone()
+                .header(&format!("{other}-id"), "forged2")
+                .header(&format!("{other}-timestamp"), &stamp)
+                .header(&format!("{other}-signature"), "v1,AAAA");
+            let answer = gateway.send(&again).await;
+            assert_ne!(answer.verdict(), "first", "{provider} {prefix}");
+            // And the id that was forged is still the real one's.
+            let real = signed(provider, other, &format!("forged-{prefix}"));
+            assert_eq!(gateway.send(&real).await.verdict(), "first", "{provider} {prefix}");
+        }
+    }
+    assert_eq!(upstream.received(), 12);
+}
+
+/// The warning about ids that no signature covers asked whether any way of signing covers them.
+#[test]
+fn a_provider_file_that_believes_either_id_is_told_so() {
+    let shipped = include_str!("../../src/providers/svix.toml");
+    let (signature, _) = shipped.split_once("[[item]]").unwrap();
+    let open = |items: &str| {
+        let provider = Provider::parse("svix.toml", &format!("{signature}{items}")).unwrap();
+        let names: Vec<String> = provider.unsigned_key_headers().iter().map(ToString::to_string).collect();
+        names.join(" ")
+    };
+    assert_eq!(open("[[item]]\nkey = [\"header:svix-id | header:webhook-id\"]\n"), "svix-id webhook-id");
+    let (there, away) =
+        ("when = { \"header:svix-signature\" = true }", "when = { \"header:svix-signature\" = false }");
+    let item = |when: &str, id: &str| format!("[[item]]\n{when}\nkey = [\"header:{id}\"]\n");
+    assert_eq!(open(&(item(there, "svix-id") + &item(away, "webhook-id"))), "");
+    assert_eq!(open(&(item(there, "webhook-id") + &item(away, "svix-id"))), "webhook-id svix-id");
+    assert_eq!(open(&(item(there, "svix-id") + &item("", "webhook-id"))), "webhook-id");
+}
+
 /// Twilio Conversations tell of a message without a status: such a callback passed without a key, though the token that
 /// names it was there.
 #[test]
@@ -184,4 +257,42 @@ fn the_type_in_an_sns_messages_own_body_is_not_the_envelopes() {
     // What may be signed is named by what is signed, whatever the headers say.
     let envelope = r#"{"Type":"Notification","TopicArn":"arn:real","MessageId":"1","Message":"m"}"#;
     assert_eq!(key("aws-sns", &raw(envelope)).as_deref(), Some("arn:real 1"));
+}
+
+/// A SendGrid batch that carries no signature was forwarded whole on a route without a key, as if cutting could break
+/// one: [a, b], then [b, c], and the app got b twice.
+#[tokio::test]
+async fn a_batch_that_nobody_signed_is_cut() {
+    let upstream = Upstream::answering(200, "").await;
+    let routes = format!(
+        "{}[[route]]\nname = \"wa\"\npath = \"/wa\"\nprovider = \"meta\"\n",
+        route("sendgrid").replace("\"/r\"", "\"/sg\"")
+    );
+    let gateway = Gateway::in_front_of(&upstream).route(&routes).start().await;
+    let batch = |ids: &[&str]| {
+        let items: Vec<String> = ids.iter().map(|id| format!(r#"{{"sg_event_id":"{id}"}}"#)).collect();
+        Delivery::json("/sg", format!("[{}]", items.join(",")))
+    };
+    gateway.send(&batch(&["a", "b"])).await;
+    gateway.send(&batch(&["b", "c"])).await;
+    assert_eq!(upstream.last().text(), r#"[{"sg_event_id":"c"}]"#);
+    assert_eq!(upstream.last().header("umavez-removed").as_deref(), Some("1"));
+    // A signature that the route can't check may be true, and the app may look at it.
+    let signed = batch(&["c", "d"]).header("X-Twilio-Email-Event-Webhook-Signature", "MEUCIQ==");
+    gateway.send(&signed).await;
+    assert_eq!(upstream.last().body, signed.body);
+
+    let messages = |ids: &[&str]| {
+        let items: Vec<String> = ids.iter().map(|id| format!(r#"{{"id":"{id}"}}"#)).collect();
+        let value = format!(r#"{{"metadata":{{"phone_number_id":"1"}},"messages":[{}]}}"#, items.join(","));
+        Delivery::json("/wa", format!(r#"{{"entry":[{{"id":"1","changes":[{{"value":{value}}}]}}]}}"#))
+    };
+    gateway.send(&messages(&["a", "b"])).await;
+    gateway.send(&messages(&["b", "c"])).await;
+    assert_eq!(upstream.last().body, messages(&["c"]).body);
+    let signed = messages(&["c", "d"]);
+    let signature = hub_sha256("another's", &signed.body);
+    let signed = signed.header("X-Hub-Signature-256", &signature);
+    gateway.send(&signed).await;
+    assert_eq!(upstream.last().body, signed.body);
 }

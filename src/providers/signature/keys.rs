@@ -66,7 +66,7 @@ pub enum BadKey {
 }
 
 /// How a provider writes the key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyText {
     pub(super) encoding: KeyEncoding,
     /// Stripped where it stands.

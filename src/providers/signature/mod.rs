@@ -23,6 +23,7 @@ use std::time::Duration;
 use http::HeaderName;
 use serde::Deserialize;
 
+use super::Delivery;
 use super::schema::Redact;
 use format::Format;
 use keys::KeyText;
@@ -167,6 +168,8 @@ pub struct Described {
     pub place: String,
     /// How old a stamp may be, where stamps are held to the clock.
     pub tolerance: Option<Duration>,
+    /// Only for deliveries, or secrets, that say so.
+    pub special: bool,
 }
 
 impl Signature {
@@ -227,9 +230,16 @@ impl Signature {
         self.methods.iter().any(|method| method.scheme.is_asymmetric())
     }
 
-    /// What filtering a body needs under the preferred method; [`Verifier::can_sign`] knows it of a delivery.
+    /// What filtering a body needs; [`Verifier::can_sign`] knows it of a delivery. Where items are signed one by one, a
+    /// body that holds some is signed so; else the preferred method tells.
     pub fn can_sign(&self) -> Resign {
-        self.methods.first().map_or(Resign::NotNeeded, Method::can_sign)
+        let per_item = self.methods.iter().find(|method| matches!(method.place, Place::PerItem { .. }));
+        per_item.or(self.methods.first()).map_or(Resign::NotNeeded, Method::can_sign)
+    }
+
+    /// Whether the delivery carries a signature that a change of its body makes stale, or something that may be one.
+    pub fn binds_body_of(&self, delivery: &Delivery<'_>) -> bool {
+        self.methods.iter().any(|method| method.binds_body_of(delivery))
     }
 
     /// Whether changing the body breaks the signature, whichever method is used. Where it doesn't, a key from the body
@@ -238,9 +248,21 @@ impl Signature {
         self.methods.iter().all(Method::signs_body)
     }
 
-    /// Whether a header's value is covered by the signature, so that a key taken from it can be believed.
-    pub fn signs_header(&self, name: &str) -> bool {
-        name.parse().is_ok_and(|name| self.methods.iter().any(|method| method.signs_header(&name)))
+    /// Whether a header's value is covered by the signature, so that a key taken from it can be believed: by whichever
+    /// way of signing may have proved the delivery. `has` tells what is known of its headers: whether one is there.
+    pub fn signs_header(&self, name: &HeaderName, has: impl Fn(&HeaderName) -> Option<bool>) -> bool {
+        self.methods.iter().enumerate().all(|(index, method)| {
+            let absent = method.place.header().is_some_and(|place| has(place) == Some(false));
+            // One before it whose signature is there decides alone, on every route that has a key for this one.
+            let decided = self.methods[..index].iter().any(|before| {
+                before.place != method.place
+                    && before.when.is_empty()
+                    && before.place.header().is_some_and(|place| has(place) == Some(true))
+                    && before.scheme.is_asymmetric() == method.scheme.is_asymmetric()
+                    && before.key == method.key
+            });
+            absent || decided || method.signs_header(name)
+        })
     }
 
     /// Whether the value that a key part names in the body or the query, as it is written there, is covered by every
@@ -285,6 +307,7 @@ impl Signature {
             scheme: method.scheme.label(),
             place: method.place.to_string(),
             tolerance: method.stamp.tolerance,
+            special: !method.when.is_empty() || method.key.only_prefixed,
         })
     }
 

@@ -81,11 +81,6 @@ impl Verifier {
         self.methods.iter().all(|prepared| prepared.method.signs_body())
     }
 
-    /// As [`Signature::signs_header`](super::Signature::signs_header), for the methods that the route has keys for.
-    pub fn signs_header(&self, name: &HeaderName) -> bool {
-        self.methods.iter().any(|prepared| prepared.method.signs_header(name))
-    }
-
     /// What filtering this delivery's body needs so that the app's own check passes.
     pub fn can_sign(&self, delivery: &Delivery<'_>) -> Resign {
         self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| {
@@ -187,6 +182,12 @@ impl Method {
                 claims.collect()
             }
         }
+    }
+
+    /// As [`Signature::binds_body_of`](super::Signature::binds_body_of), by this method.
+    pub(super) fn binds_body_of(&self, delivery: &Delivery<'_>) -> bool {
+        let carried = || self.claims(delivery).map_or(true, |claims| !claims.is_empty());
+        self.signs_body() && (self.names_body(delivery) || carried())
     }
 
     fn written<'v>(&self, value: &'v [u8]) -> Option<Written<'v>> {

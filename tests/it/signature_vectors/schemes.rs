@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderName;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use umavez::providers::{CannotSign, Provider, Resign};
@@ -392,20 +393,36 @@ fn a_digit_cannot_move_between_stamp_and_body() {
     assert_refused(&sent("178636320", "01[]"), &verifier, "malformed");
 }
 
+/// Headers of which it is known whether they are there.
+type There = &'static [(&'static str, bool)];
+
+/// A header that one of several ways of signing covers passed for signed, also in deliveries that another way proves.
 #[test]
-fn only_signed_headers_can_be_believed() {
-    let table = [
-        ("svix", "svix-id", true),
-        ("svix", "Webhook-Id", true),
-        ("svix", "svix-timestamp", true),
-        ("slack", "X-Slack-Request-Timestamp", true),
-        ("mercadopago", "x-request-id", true),
-        ("github", "X-GitHub-Delivery", false),
-        ("shopify", "X-Shopify-Event-Id", false),
-        ("stripe", "not a header", false),
+fn only_headers_that_the_deciding_signature_covers_can_be_believed() {
+    const STD: &str = "webhook-signature";
+    let table: [(&str, &str, There, bool); 15] = [
+        ("svix", "svix-id", &[], false),
+        ("svix", "svix-id", &[("svix-signature", true)], true),
+        ("svix", "svix-timestamp", &[("svix-signature", true)], true),
+        ("svix", "svix-id", &[("svix-signature", false)], false),
+        ("svix", "svix-id", &[(STD, false)], true),
+        // Both are there: the first way decides.
+        ("svix", "svix-id", &[("svix-signature", true), (STD, true)], true),
+        ("svix", "Webhook-Id", &[(STD, true)], false),
+        ("svix", "Webhook-Id", &[("svix-signature", false)], true),
+        ("standard-webhooks", "webhook-id", &[(STD, true)], true),
+        ("standard-webhooks", "svix-id", &[(STD, false)], true),
+        ("slack", "X-Slack-Request-Timestamp", &[], true),
+        ("mercadopago", "x-request-id", &[], true),
+        ("github", "X-GitHub-Delivery", &[("X-Hub-Signature-256", true)], false),
+        ("gitlab", "webhook-id", &[(STD, true)], false),
+        ("shopify", "X-Shopify-Event-Id", &[], false),
     ];
-    for (provider, header, expected) in table {
-        assert_eq!(signature(provider).unwrap().signs_header(header), expected, "{provider} {header}");
+    for (provider, header, there, expected) in table {
+        let has =
+            |name: &HeaderName| there.iter().find(|(known, _)| name == known).map(|(_, present)| *present);
+        let signed = signature(provider).unwrap().signs_header(&header.parse().unwrap(), has);
+        assert_eq!(signed, expected, "{provider} {header} {there:?}");
     }
 }
 
