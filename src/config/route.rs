@@ -264,9 +264,12 @@ fn times(route: &Section<'_>, provider: Option<&Provider>) -> Times {
     let lease = lease.unwrap_or(timeout + LEASE_BEYOND_TIMEOUT);
     let durable_ttl = durable_ttl.max(hot_ttl);
     if durable_ttl <= lease {
-        let what = format!("{} is not longer than the lease of {}", show(durable_ttl), show(lease));
-        route
-            .fail("durable_ttl", Fault::new(what, "an event must be remembered longer than it is worked on"));
+        let text = format!(
+            "{} is not longer than the lease of {}: an event that takes as long is forgotten as soon as it is done",
+            show(durable_ttl),
+            show(lease)
+        );
+        route.warn("durable_ttl", text);
     }
     // A wait that nobody wrote gives way to a short timeout.
     let wait = preset.in_flight_wait.unwrap_or(IN_FLIGHT_WAIT);

@@ -37,8 +37,7 @@ async fn fifty_workers_meet_no_locked_database() {
 async fn memory_and_files_stay_bounded_under_many_ids() {
     // EMB-3: a "bounded" in-memory set that never evicted, or a cap that only dropped what had expired.
     let upstream = Upstream::answering(200, "").await;
-    let route =
-        format!("{ORDERS}hot_ttl = \"2s\"\ndurable_ttl = \"2s\"\ntimeout = \"1s\"\nlease = \"1900ms\"\n");
+    let route = format!("{ORDERS}hot_ttl = \"2s\"\ndurable_ttl = \"2s\"\n");
     let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
     let address = gateway.address();
     let mut sizes = Vec::new();

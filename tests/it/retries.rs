@@ -68,7 +68,7 @@ async fn an_event_is_remembered_for_its_window_and_no_longer(pair: Pair) {
     // CLM-5: seconds and milliseconds were mixed up, and keys lived a thousand times too long or too short.
     let stores = Stores::open(pair).await;
     let upstream = Upstream::answering(200, "").await;
-    let route = format!("{ORDERS}hot_ttl = \"5s\"\ndurable_ttl = \"5s\"\ntimeout = \"2s\"\nlease = \"4s\"\n");
+    let route = format!("{ORDERS}hot_ttl = \"5s\"\ndurable_ttl = \"5s\"\n");
     let gateway = Gateway::in_front_of(&upstream).on(&stores).route(&route).start().await;
     let begun = Instant::now();
     assert_eq!(gateway.send(&order("c5")).await.verdict(), "first");
@@ -93,8 +93,7 @@ async fn an_expired_row_does_not_block_when_the_sweep_is_late(pair: Pair) {
     // Copies come the moment the window ends, again and again: no sweep is ever that punctual.
     let stores = Stores::open(pair).await;
     let upstream = Upstream::answering(200, "").await;
-    let route =
-        format!("{ORDERS}hot_ttl = \"2s\"\ndurable_ttl = \"2s\"\ntimeout = \"1s\"\nlease = \"1500ms\"\n");
+    let route = format!("{ORDERS}hot_ttl = \"2s\"\ndurable_ttl = \"2s\"\n");
     let gateway = Gateway::in_front_of(&upstream).on(&stores).route(&route).start().await;
     for round in 0..20 {
         gateway.send(&order(&format!("c9-{round}"))).await;
