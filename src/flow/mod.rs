@@ -113,9 +113,7 @@ impl Flow {
             Found::Misspelled(route) if route.config.mode == Mode::Shadow => {
                 self.pass(Some(&route.config.upstream), Bytes::new(), request, (caller, trace), slot).await
             }
-            Found::Misspelled(route) => {
-                trace.answered(misspelled(&route, request.uri().path()).map(Body::from))
-            }
+            Found::Misspelled(route) => trace.answered(misspelled(&route).map(Body::from)),
             Found::Nothing(default) => {
                 self.pass(default.as_deref(), Bytes::new(), request, (caller, trace), slot).await
             }
@@ -313,10 +311,11 @@ fn refusal(error: body::BodyError) -> Refusal {
     }
 }
 
-/// Passed on, it would reach the app unsigned and as often as it comes.
-fn misspelled(route: &Route, path: &str) -> Response<Bytes> {
+/// Passed on, it would reach the app unsigned and as often as it comes. The log tells the pattern only: what stands for
+/// its placeholders may be the sender's secret.
+fn misspelled(route: &Route) -> Response<Bytes> {
     let right = &*route.config.path.0;
-    tracing::warn!(route = %route.config.name, path, right, "refused: another spelling of a route's path");
+    tracing::warn!(route = %route.config.name, right, "refused: another spelling of a route's path");
     route.metrics.request(metrics::Answer::Refused);
     let text = format!("this path is another spelling of {right}, where webhooks are taken\n");
     answer::text(StatusCode::NOT_FOUND, Bytes::from(text))
