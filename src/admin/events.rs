@@ -65,7 +65,11 @@ impl Admin {
     }
 
     pub(super) async fn held<B>(&self, request: &Request<B>) -> Response<Bytes> {
-        match self.ledger.durable().held(limit(request)).await {
+        let limit = match limit(request) {
+            Ok(limit) => limit,
+            Err(why) => return bad(&why),
+        };
+        match self.ledger.durable().held(limit).await {
             Ok(records) => {
                 answer(StatusCode::OK, &json!({"held": records.iter().map(event).collect::<Vec<_>>()}))
             }
@@ -74,7 +78,11 @@ impl Admin {
     }
 
     pub(super) async fn actions<B>(&self, request: &Request<B>) -> Response<Bytes> {
-        match self.ledger.durable().actions(limit(request)).await {
+        let limit = match limit(request) {
+            Ok(limit) => limit,
+            Err(why) => return bad(&why),
+        };
+        match self.ledger.durable().actions(limit).await {
             Ok(actions) => {
                 let rows = actions.iter().map(|action| {
                     json!({
@@ -83,6 +91,9 @@ impl Admin {
                         "key": action.key,
                         "actor": action.actor,
                         "before": action.before.map(state),
+                        "after": action.after.map(state),
+                        // What was refused is recorded too, and left the event as it was.
+                        "changed": action.before != action.after,
                     })
                 });
                 answer(StatusCode::OK, &json!({"actions": rows.collect::<Vec<_>>()}))
@@ -220,13 +231,14 @@ fn digests(hex: &str) -> Option<Wanted> {
     Some(Wanted { first: Digest(first), last: Digest(first | ((1 << free) - 1)), scoped: true })
 }
 
-fn limit<B>(request: &Request<B>) -> usize {
+/// How many rows are asked for; a shorter list than that must mean that there are no more.
+fn limit<B>(request: &Request<B>) -> Result<usize, String> {
     let query = request.uri().query().unwrap_or_default();
-    form_urlencoded::parse(query.as_bytes())
-        .find(|(name, _)| name == "limit")
-        .and_then(|(_, value)| value.parse().ok())
-        .unwrap_or(LIST_DEFAULT)
-        .clamp(1, LIST_MAX)
+    let Some((_, value)) = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "limit") else {
+        return Ok(LIST_DEFAULT);
+    };
+    let limit = value.parse().ok().filter(|limit| (1..=LIST_MAX).contains(limit));
+    limit.ok_or_else(|| format!("limit: write a number from 1 to {LIST_MAX}"))
 }
 
 fn event(record: &Record) -> Value {

@@ -71,7 +71,7 @@ struct Key {
 #[derive(Args)]
 struct Limit {
     /// At most so many
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
 }
 

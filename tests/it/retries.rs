@@ -247,3 +247,39 @@ async fn an_operator_lets_one_event_through_once_and_forgets_another() {
     let actions = gateway.ask_admin("GET", "/actions?limit=10").await.text();
     assert!(actions.contains("orders:once") && actions.contains("orders:forgotten"), "{actions}");
 }
+
+#[tokio::test]
+async fn the_record_tells_what_became_of_what_a_person_asked_for() {
+    // What the gateway had refused was listed like what it had done.
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    gateway.send(&order("sure")).await;
+    let refused = gateway.ask_admin("POST", "/events/release?key=orders:sure").await;
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    let forgotten = gateway.ask_admin("POST", "/events/forget?key=orders:sure").await;
+    assert_eq!(forgotten.status, 200, "{}", forgotten.text());
+    let listed = gateway.ask_admin("GET", "/actions").await.json();
+    let told: Vec<_> = listed["actions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|action| ["action", "before", "after", "changed"].map(|field| action[field].clone()))
+        .collect();
+    let forget = ["forget".into(), "done".into(), serde_json::Value::Null, true.into()];
+    assert_eq!(told, [forget, ["release".into(), "done".into(), "done".into(), false.into()]]);
+}
+
+#[tokio::test]
+async fn a_list_is_never_cut_without_a_word() {
+    // `limit=5000` was taken, and the list ended after 1,000.
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    for list in ["/events/held", "/actions"] {
+        assert_eq!(gateway.ask_admin("GET", &format!("{list}?limit=1000")).await.status, 200);
+        for limit in ["1001", "0", "all"] {
+            let answer = gateway.ask_admin("GET", &format!("{list}?limit={limit}")).await;
+            assert_eq!(answer.status, 400, "{list} {limit}");
+            assert!(answer.text().contains("from 1 to 1000"), "{}", answer.text());
+        }
+    }
+}

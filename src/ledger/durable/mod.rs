@@ -144,7 +144,7 @@ impl Override {
     }
 }
 
-/// One recorded change by a person.
+/// One change that a person asked for, as it is recorded.
 #[derive(Clone, Debug)]
 pub struct Action {
     pub at: UnixMillis,
@@ -154,6 +154,8 @@ pub struct Action {
     pub actor: String,
     /// The state before; `None` where the event was unknown.
     pub before: Option<State>,
+    /// The state after; `None` where the event is gone, or was unknown. The same as before where the change was refused.
+    pub after: Option<State>,
 }
 
 /// What one sweep did.

@@ -264,14 +264,14 @@ async fn people_change_events_and_each_change_is_recorded(database: Database) {
         (Override::Forget, State::Released, None),
     ] {
         assert_eq!(store.change(digest, change, "ana").await.unwrap(), Some((before, after)));
-        expected.push((change.label().to_owned(), "pix:1".to_owned(), Some(before)));
+        expected.push((change.label().to_owned(), "pix:1".to_owned(), Some(before), after));
     }
     assert_eq!(store.change(digest, Override::Forget, "ana").await.unwrap(), None);
-    expected.push(("forget".to_owned(), digest.to_string(), None));
+    expected.push(("forget".to_owned(), digest.to_string(), None, None));
     let mut recorded: Vec<_> = store.actions(10).await.unwrap();
     assert!(recorded.iter().all(|action| action.actor == "ana" && action.at.0 > 1_600_000_000_000));
     recorded.reverse();
-    let recorded: Vec<_> = recorded.into_iter().map(|a| (a.action, a.key, a.before)).collect();
+    let recorded: Vec<_> = recorded.into_iter().map(|a| (a.action, a.key, a.before, a.after)).collect();
     assert_eq!(recorded, expected);
     // Whoever holds a claim that a person took away can no longer settle it.
     let first = ask("shop:1");

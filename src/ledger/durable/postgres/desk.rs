@@ -155,13 +155,17 @@ fn record(from: &PgRow) -> Result<Record, sqlx::Error> {
 }
 
 fn action(from: &PgRow) -> Result<Action, sqlx::Error> {
-    let before: Option<i16> = from.try_get(4)?;
+    let state = |column: usize| -> Result<Option<State>, sqlx::Error> {
+        let number: Option<i16> = from.try_get(column)?;
+        Ok(number.and_then(|number| State::from_number(number.into())))
+    };
     Ok(Action {
         at: unix(from.try_get(0)?),
         action: from.try_get(1)?,
         key: from.try_get(2)?,
         actor: from.try_get(3)?,
-        before: before.and_then(|number| State::from_number(number.into())),
+        before: state(4)?,
+        after: state(5)?,
     })
 }
 

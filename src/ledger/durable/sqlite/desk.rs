@@ -156,12 +156,16 @@ fn record(from: &SqliteRow) -> Result<Record, sqlx::Error> {
 }
 
 fn action(from: &SqliteRow) -> Result<Action, sqlx::Error> {
-    let before: Option<i64> = from.try_get(4)?;
+    let state = |column: usize| -> Result<Option<State>, sqlx::Error> {
+        let number: Option<i64> = from.try_get(column)?;
+        Ok(number.and_then(State::from_number))
+    };
     Ok(Action {
         at: unix(from.try_get(0)?),
         action: from.try_get(1)?,
         key: from.try_get(2)?,
         actor: from.try_get(3)?,
-        before: before.and_then(State::from_number),
+        before: state(4)?,
+        after: state(5)?,
     })
 }

@@ -73,7 +73,7 @@ where e.id = o.event and e.payload = o.payload and e.state = 3
 order by e.first_claimed limit ?1";
 
 pub(super) const ACTIONS: &str = "-- umavez: actions
-select at, action, key, actor, before from umavez_action order by number desc limit ?1";
+select at, action, key, actor, before, after from umavez_action order by number desc limit ?1";
 
 pub(super) const PAYLOAD: &str = "-- umavez: payload
 select request from umavez_payload where id = ?1";
