@@ -75,9 +75,12 @@ impl EventKey {
         &self.text
     }
 
-    /// The text where it is short and plain, else `#` and the digest: fit for a header or a log.
+    /// The text where it is short and a header's value carries it as it is (ASCII, no space at either end), else `#` and
+    /// the digest.
     pub fn readable(&self) -> std::borrow::Cow<'_, str> {
-        if self.text.len() <= READABLE_TEXT_MAX && self.text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let plain = self.text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        let inner = !self.text.starts_with(' ') && !self.text.ends_with(' ');
+        if self.text.len() <= READABLE_TEXT_MAX && plain && inner {
             std::borrow::Cow::Borrowed(&self.text)
         } else {
             std::borrow::Cow::Owned(format!("#{}", self.digest))

@@ -239,6 +239,24 @@ async fn the_app_is_told_what_it_gets() {
 }
 
 #[tokio::test]
+async fn the_app_is_told_a_keys_text_also_where_that_has_spaces() {
+    // Any key with a space appeared as its digest, though a header's value may have spaces within.
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    for (id, text) in [("a b", Some("orders:a b")), ("a  b", Some("orders:a  b")), ("a ", None), ("é", None)]
+    {
+        gateway.send(&order(id)).await;
+        let received = upstream.last();
+        let [key, idempotency] = ["umavez-key", "idempotency-key"].map(|name| received.header(name).unwrap());
+        assert_eq!(key, idempotency);
+        match text {
+            Some(text) => assert_eq!(key, text),
+            None => assert!(key.starts_with('#') && key.len() == 33, "{id:?}: {key}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_provider_that_takes_only_200_for_success_is_told_of_a_copy_in_these_words() {
     // The app answers 201 or 204, which some providers take for a failure: their copies were answered the same, came
     // without end, and paused the provider's queue.
