@@ -1,6 +1,7 @@
 //! Reads a configuration file from its first byte to a Config, or to every reason why there is none.
 
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
@@ -61,9 +62,21 @@ fn text_of(path: &Path) -> Result<String, ConfigErrors> {
     if metadata.as_ref().is_ok_and(|metadata| metadata.len() > FILE_BYTES_MAX) {
         return Err(unreadable("is longer than 4MiB".to_owned(), "is it a configuration file?"));
     }
-    std::fs::read_to_string(path).map_err(|error| {
+    let bytes = std::fs::read(path).map_err(|error| {
         unreadable(format!("cannot be read: {error}"), "mend the path, or let umavez's user read it")
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let (place, fault) = not_text(&shown, &error);
+        ConfigErrors::one(place, "", fault)
     })
+}
+
+/// Where a file is no UTF-8, and what to do about it.
+pub(super) fn not_text(shown: &str, error: &FromUtf8Error) -> (Place, Fault) {
+    let (bytes, end) = (error.as_bytes(), error.utf8_error().valid_up_to());
+    let readable = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
+    let what = format!("is not UTF-8: byte 0x{:02x}", bytes.get(end).copied().unwrap_or_default());
+    (Place::of(shown, &readable, end), Fault::new(what, "save the file as UTF-8"))
 }
 
 fn parse(

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 
 use super::DuplicateAnswer;
+use super::load::not_text;
 use super::problem::{Fault, Place, Problem, nearest};
 use super::source::{Field, Section};
 use super::status::StatusSet;
@@ -57,8 +58,14 @@ impl Known {
         if std::fs::metadata(file).is_ok_and(|metadata| metadata.len() > FILE_BYTES_MAX) {
             return fail("is longer than 1MiB".to_owned(), "provider files are short; is it one?");
         }
-        let text = match std::fs::read_to_string(file) {
-            Ok(text) => text,
+        let text = match std::fs::read(file).map(String::from_utf8) {
+            Ok(Ok(text)) => text,
+            Ok(Err(error)) => {
+                let (place, fault) = not_text(&shown, &error);
+                self.wrong.push(String::from_utf8_lossy(error.as_bytes()).into_owned());
+                let problem = Problem { place, field: String::new(), fault };
+                return field.source.fail_elsewhere(field.span.start, problem);
+            }
             Err(error) => return fail(format!("cannot be read: {error}"), "let umavez's user read it"),
         };
         let provider = match Provider::parse(&shown, &text) {

@@ -543,6 +543,24 @@ fn a_provider_file_that_is_wrong_is_told_once() {
     assert!(told("yours").iter().any(|line| line.contains("there is no provider \"yours\"")));
 }
 
+#[test]
+fn a_file_that_is_no_utf8_is_told_with_its_place() {
+    // It was told as a file that umavez's user may not read, without a line.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("u.toml");
+    std::fs::write(&file, b"# n\xc3\xa3o\n# \xc3\xa3 n\xe3o\n").unwrap();
+    let errors = Config::load(&file, &Environment::new()).unwrap_err().to_string();
+    assert!(errors.ends_with("u.toml:2:6: is not UTF-8: byte 0xe3; save the file as UTF-8"), "{errors}");
+
+    std::fs::create_dir(directory.path().join("providers")).unwrap();
+    std::fs::write(directory.path().join("providers/mine.toml"), b"name = \"mine\"\n# n\xe3o\n").unwrap();
+    let text = with_route("provider = \"mine\"");
+    let errors = Config::parse(&file, &format!("providers_dir = \"providers\"\n{text}"), &Environment::new());
+    let errors = errors.unwrap_err().to_string();
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("mine.toml:2:4: is not UTF-8: byte 0xe3; save"), "{errors}");
+}
+
 fn reference() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/reference.toml")).unwrap()
 }
