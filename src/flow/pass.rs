@@ -60,7 +60,7 @@ pub async fn pass(
     };
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(theirs) = theirs else {
-            return text(StatusCode::BAD_GATEWAY, "the app switched protocols unasked\n");
+            return failure(&UpstreamError::Switched);
         };
         let ours = hyper::upgrade::on(&mut answer);
         tunnels.tracker.spawn(tunnel(theirs, ours, tunnels.shutdown.clone(), slot));
@@ -79,6 +79,7 @@ pub(super) fn failure(error: &UpstreamError) -> Response<Body> {
         (None, UpstreamError::Connect(_)) => (StatusCode::BAD_GATEWAY, "the app cannot be reached\n"),
         (None, UpstreamError::Broken(_)) => (StatusCode::BAD_GATEWAY, "the connection to the app broke\n"),
         (None, UpstreamError::TooLong(_)) => (StatusCode::BAD_GATEWAY, "the app's answer is too long\n"),
+        (None, UpstreamError::Switched) => (StatusCode::BAD_GATEWAY, "the app switched protocols unasked\n"),
     };
     let mut answer = text(status, told);
     answer.extensions_mut().insert(Unanswered::of(error));

@@ -209,7 +209,10 @@ impl Unanswered {
     pub fn of(error: &UpstreamError) -> Self {
         let outcome = match error {
             UpstreamError::Connect(_) => "never_sent",
-            UpstreamError::Timeout(_) | UpstreamError::Broken(_) | UpstreamError::TooLong(_) => "unknown",
+            UpstreamError::Timeout(_)
+            | UpstreamError::Broken(_)
+            | UpstreamError::TooLong(_)
+            | UpstreamError::Switched => "unknown",
         };
         Self(outcome, cause(error))
     }
@@ -221,5 +224,6 @@ fn cause(error: &UpstreamError) -> &'static str {
         UpstreamError::Timeout(_) => "timeout",
         UpstreamError::Broken(_) => "broken",
         UpstreamError::TooLong(_) => "too_long",
+        UpstreamError::Switched => "switched",
     }
 }

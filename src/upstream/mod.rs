@@ -96,6 +96,9 @@ impl Upstream {
         let exchange = async {
             let (answer, lease) = self.send(target, request, &mut sent).await?;
             let (mut parts, incoming) = answer.into_parts();
+            if is_switch(parts.status) {
+                return Err(Failed::unknown(UpstreamError::Switched)); // no final answer: none can follow
+            }
             let bytes = collect::collect(incoming, answer_bytes_max).await.map_err(Failed::unknown)?;
             drop(lease);
             fit_for_sender(&mut parts);

@@ -35,6 +35,8 @@ pub enum UpstreamError {
     Broken(#[source] Cause),
     #[error("the app's answer is longer than {0} bytes")]
     TooLong(usize),
+    #[error("the app switched protocols unasked")]
+    Switched,
 }
 
 impl UpstreamError {

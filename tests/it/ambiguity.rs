@@ -306,3 +306,24 @@ async fn a_person_marks_a_held_event_done_or_lets_the_next_copy_pass() {
     assert_eq!((copy.text().as_str(), copy.verdict().as_str()), ("again", "first"));
     assert_eq!(upstream.received(), 3);
 }
+
+#[tokio::test]
+async fn a_switch_of_protocols_that_nobody_asked_for_is_no_answer() {
+    // The app's 101 to a POST was passed on as its final answer.
+    let switch =
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello";
+    let upstream = Upstream::scripted([Reply::raw(switch), Reply::new(200, "done")]).await;
+    let gateway = Gateway::in_front_of(&upstream).route(&short("")).start().await;
+    let answer = gateway.send(&order("switch")).await;
+    assert_eq!((answer.status, answer.verdict().as_str()), (502, "first"), "{}", answer.text());
+    let unknown = [("route", "orders"), ("outcome", "unknown")];
+    assert_eq!(gateway.metrics().await.value("umavez_outcomes_total", &unknown), 1.0);
+    let retry = gateway.send(&order("switch")).await;
+    assert_eq!((retry.status, retry.text().as_str(), retry.verdict().as_str()), (200, "done", "first"));
+    assert_eq!(upstream.last().attempt(), 2);
+
+    let upstream = Upstream::scripted([Reply::raw(switch)]).await;
+    let holds = short("on_unknown = \"hold\"\n");
+    let gateway = Gateway::in_front_of(&upstream).route(&holds).start().await;
+    assert_eq!(gateway.send(&order("switch")).await.verdict(), "held");
+}
