@@ -15,6 +15,11 @@ use super::pool::{Connection, Lease, Pool};
 use crate::config::Target;
 use crate::tls::{Apps, Speaking};
 
+/// Most headers of an app's answer over HTTP/1.1. An answer with more can't be read, though the app has done its work.
+const ANSWER_HEADERS_MAX: usize = 1000;
+/// Most bytes of an answer's headers over HTTP/2; over HTTP/1.1 hyper reads as many.
+const ANSWER_HEADER_BYTES_MAX: u32 = 408 * 1024;
+
 /// What making a connection needs.
 pub(super) struct Connector {
     pub(super) connect_timeout: Duration,
@@ -78,6 +83,7 @@ impl Connector {
                 .timer(TokioTimer::new())
                 .keep_alive_interval(Duration::from_secs(10))
                 .keep_alive_timeout(Duration::from_secs(10))
+                .max_header_list_size(ANSWER_HEADER_BYTES_MAX)
                 .adaptive_window(true);
             let (sender, connection) = builder.handshake::<_, Body>(io).await?;
             self.tasks.spawn(async move {
@@ -88,7 +94,9 @@ impl Connector {
             pool.share(sender.clone());
             return Ok(Connection::Http2(sender));
         }
-        let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Body>(io).await?;
+        let mut builder = hyper::client::conn::http1::Builder::new();
+        builder.max_headers(ANSWER_HEADERS_MAX);
+        let (mut sender, connection) = builder.handshake::<_, Body>(io).await?;
         self.tasks.spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "a connection to the app ended");

@@ -327,3 +327,27 @@ async fn a_switch_of_protocols_that_nobody_asked_for_is_no_answer() {
     let gateway = Gateway::in_front_of(&upstream).route(&holds).start().await;
     assert_eq!(gateway.send(&order("switch")).await.verdict(), "held");
 }
+
+/// An answer with so many headers.
+fn with_headers(count: usize) -> Reply {
+    let headers: Vec<(String, &str)> = (0..count).map(|n| (format!("x-{n}"), "1")).collect();
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    Reply::with_headers(200, &headers, b"done")
+}
+
+#[tokio::test]
+async fn an_answer_with_many_headers_is_the_apps_answer() {
+    // An answer with more than 100 headers couldn't be read: 502 after the app had done its work, and again at each retry.
+    let upstream = Upstream::scripted([with_headers(150), with_headers(1100)]).await;
+    let holds = short("on_unknown = \"hold\"\n");
+    let gateway = Gateway::in_front_of(&upstream).route(&holds).start().await;
+    let answer = gateway.send(&order("many")).await;
+    assert_eq!((answer.status, answer.text().as_str(), answer.verdict().as_str()), (200, "done", "first"));
+    assert_eq!(answer.headers_named("x-149"), ["1"]);
+    assert_eq!(gateway.send(&order("many")).await.verdict(), "duplicate");
+    // One that can't be read still says nothing of what the app did.
+    assert_eq!(gateway.send(&order("more")).await.verdict(), "held");
+    let unknown = [("route", "orders"), ("outcome", "unknown")];
+    assert_eq!(gateway.metrics().await.value("umavez_outcomes_total", &unknown), 1.0);
+    assert_eq!(upstream.received(), 2);
+}
