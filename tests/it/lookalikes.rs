@@ -331,3 +331,28 @@ fn deliveries_of_shopifys_events_are_told_apart_by_more_than_the_event_id() {
         ]),
     ]);
 }
+
+/// A delivery that lacked what only tells sources apart (the shop, the hook, the account, the number, a signature on a
+/// route without a secret) had no key, and each of its copies reached the app.
+#[test]
+fn a_delivery_without_the_name_of_its_source_still_has_its_id() {
+    let by_headers = |provider: &str, headers: &[(&str, &str)]| keys_with(provider, headers, "{}").remove(0);
+    assert_eq!(by_headers("github", &[("X-GitHub-Delivery", "g-1")]), told(&["g-1"]));
+    assert_eq!(by_headers("shopify", &[("X-Shopify-Event-Id", "e-1")]), told(&["e-1"]));
+    assert_eq!(by_headers("shopify", &[("Shopify-Webhook-Id", "w-1"), ("Shopify-Topic", "Product")]), {
+        told(&["Product", "w-1"])
+    });
+    for provider in ["svix", "resend", "standard-webhooks"] {
+        for header in ["svix-id", "webhook-id"] {
+            assert_eq!(by_headers(provider, &[(header, "msg_1")]), told(&["msg_1"]), "{provider} {header}");
+        }
+    }
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let status = keys_with("twilio", &form, "MessageSid=SM1&MessageStatus=sent").remove(0);
+    assert_eq!(status, told(&["SM1", "sent"]));
+    let message = r#"{"entry":[{"id":"1","changes":[{"field":"messages","value":{"messages":[{"id":"m"}]}}]}]}"#;
+    assert_eq!(key("meta", message), told(&["messages", "m"]));
+    let update =
+        r#"{"event":"messages.update","instance":"a","data":{"keyId":"k","status":"READ","fromMe":true}}"#;
+    assert_eq!(key("evolution", update), told(&["a", "messages.update", "k", "READ"]));
+}
