@@ -1,6 +1,7 @@
 //! The only caller of the system clock. Leases and windows are judged by the durable store's clock, never
 //! by this one: what is read here stamps logs and receipts, and checks how old a signature is.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the Unix epoch, UTC. Zero for a clock set before 1970.
@@ -77,6 +78,31 @@ pub fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// Says of something that may happen very often when it is due to be told again: a log line once in a while, not
+/// thousands.
+#[derive(Debug)]
+pub struct Seldom {
+    every: Duration,
+    last: Mutex<Option<Instant>>,
+}
+
+impl Seldom {
+    pub const fn every(every: Duration) -> Self {
+        Self { every, last: Mutex::new(None) }
+    }
+
+    /// True at first, and then at most once in each period. For what is rare or slow anyway: it takes a lock.
+    pub fn is_due(&self) -> bool {
+        let now = monotonic();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| now.duration_since(last) >= self.every);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+}
+
 /// The wall time as precisely as the system tells it, since the Unix epoch: what spans are dated with.
 #[expect(clippy::disallowed_methods, reason = "this file is the one place that may")]
 pub fn since_epoch() -> Duration {
@@ -90,6 +116,13 @@ fn system_now() -> UnixMillis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_happens_often_is_told_once_in_a_while() {
+        let (seldom, always) = (Seldom::every(Duration::from_secs(3600)), Seldom::every(Duration::ZERO));
+        assert_eq!([seldom.is_due(), seldom.is_due(), seldom.is_due()], [true, false, false]);
+        assert_eq!([always.is_due(), always.is_due()], [true, true]);
+    }
 
     #[test]
     fn times_are_written_as_rfc_3339() {

@@ -109,6 +109,8 @@ impl Admin {
     fn metrics<B>(&self, request: &Request<B>) -> Response<Bytes> {
         let resting = self.ledger.hot().breaker_state() == BreakerState::Open;
         self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), resting);
+        let queued = self.ledger.durable().queued();
+        self.stores.waiting.sample(queued.claims, queued.settlements, queued.max);
         let accepted = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let open = self.flow.traces() && accepted.is_some_and(prefers_openmetrics);
         let text = self.prometheus.render();

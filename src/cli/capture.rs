@@ -129,7 +129,7 @@ impl Capture {
             limits: limits.clone(),
             stop: stop.clone(),
         }));
-        let slots = Slots::new(CONNECTIONS_MAX);
+        let slots = Slots::new("capture", CONNECTIONS_MAX);
         let (shutdown, tls) = (stop.clone(), Arc::clone(&tls.public));
         let idle_linger = Duration::ZERO;
         let listening = Listening { limits, slots, tls, shutdown, idle_linger, tracker: tracker.clone() };

@@ -255,7 +255,8 @@ impl Gateway {
     fn spawn_admin(&self, limits: &Limits, tls: &Tls, socket: TcpListener, admin: Admin) {
         let listening = Listening {
             limits: limits.clone(),
-            slots: Slots::new(ADMIN_CONNECTIONS_MAX),
+            // Whoever holds them all idle must not keep a probe waiting.
+            slots: Slots::yielding("admin", ADMIN_CONNECTIONS_MAX),
             tls: Arc::clone(&tls.admin),
             shutdown: self.admin_closing.clone(),
             idle_linger: Duration::ZERO,

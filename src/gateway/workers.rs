@@ -28,7 +28,7 @@ impl Gateway {
         live: &Live,
         tls: &Tls,
     ) -> anyhow::Result<()> {
-        let slots = Slots::new(config.limits.connections_max);
+        let slots = Slots::new("public", config.limits.connections_max);
         for (index, sockets) in sockets.into_iter().enumerate() {
             let (ended, end) = oneshot::channel();
             let tracker = TaskTracker::new();

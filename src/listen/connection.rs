@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::TaskTracker;
 
 use super::admit::{Inadmissible, admit};
-use super::watch::{Advice, UnderWay, Watch};
+use super::watch::{Advice, Room, UnderWay, Watch};
 use super::{Handler, Listening, Peer};
 use crate::upstream::Body;
 
@@ -73,6 +73,14 @@ pub(super) async fn drive<S, H>(
                     }
                 }
             }
+            () = listening.slots.wanted() => match watch.room() {
+                Room::None => {}
+                Room::Idle => connection.as_mut().graceful_shutdown(),
+                Room::Fresh => {
+                    tracing::debug!(peer = %peer.address, "a connection without a request made room");
+                    return;
+                }
+            },
             () = &mut stopping, if stopped.is_none() => {
                 watch.leave();
                 stopped = Some(crate::clock::monotonic());

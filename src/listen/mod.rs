@@ -4,6 +4,7 @@
 mod admit;
 mod connection;
 mod secure;
+mod slots;
 mod socket;
 mod watch;
 
@@ -15,19 +16,24 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use slots::Slots;
 pub use socket::{Inherited, dealt, reuse_port_listeners};
 
+use crate::clock::Seldom;
 use crate::config::Limits;
 use crate::tls::ListenerTls;
 use crate::upstream::Body;
+use slots::Place;
 use watch::{Watch, Watched};
 
 /// How long to wait when the process may not open another socket.
 const OUT_OF_SOCKETS_PAUSE: Duration = Duration::from_millis(50);
+
+/// Tells of that, once in a while for all threads together.
+static OUT_OF_SOCKETS: Seldom = Seldom::every(Duration::from_secs(10));
 
 /// Connections that are taken in after the stop: as many as a socket's queue may hold.
 const KNOCKED_MAX: usize = 1024;
@@ -39,7 +45,7 @@ pub struct Peer {
     pub secure: bool,
     /// Whose verified certificate the peer presented.
     pub client: Option<ClientNames>,
-    slot: Arc<OwnedSemaphorePermit>,
+    slot: Arc<Place>,
 }
 
 /// The names of a certificate that was verified: its DNS names and its common name, in lower case.
@@ -55,17 +61,7 @@ impl Peer {
 
 /// A place among the connections allowed; free again when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Slot(#[expect(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
-
-/// How many connections all listeners together may have.
-#[derive(Clone, Debug)]
-pub struct Slots(Arc<Semaphore>);
-
-impl Slots {
-    pub fn new(connections_max: usize) -> Self {
-        Self(Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))))
-    }
-}
+pub struct Slot(#[expect(dead_code, reason = "held, not read")] Arc<Place>);
 
 /// What a listener needs besides its socket.
 #[derive(Clone, Debug)]
@@ -120,14 +116,14 @@ async fn take_in<H: Handler>(
     handler: &H,
     listening: &Arc<Listening>,
 ) {
-    let slot = Arc::clone(&listening.slots.0).acquire_owned().await.expect("never closed");
+    let slot = listening.slots.take().await;
     start(stream, address, slot, handler, listening);
 }
 
 fn start<H: Handler>(
     stream: TcpStream,
     address: SocketAddr,
-    slot: OwnedSemaphorePermit,
+    slot: Place,
     handler: &H,
     listening: &Arc<Listening>,
 ) {
@@ -154,6 +150,8 @@ async fn pause_after(error: &std::io::Error) {
     if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
         return;
     }
-    tracing::warn!(%error, "no connection can be accepted");
+    if OUT_OF_SOCKETS.is_due() {
+        tracing::warn!(%error, "no connection can be accepted; those who come wait in the kernel");
+    }
     tokio::time::sleep(OUT_OF_SOCKETS_PAUSE).await;
 }

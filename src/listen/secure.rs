@@ -39,6 +39,7 @@ pub(super) async fn drive<H: Handler>(
     let begun = tokio::select! {
         biased;
         () = has_lingered(&listening) => return,
+        () = listening.slots.wanted() => return,
         begun = begin(stream, acceptor, &listening) => begun,
         () = tokio::time::sleep_until(due.into()) => {
             listening.tls.was_too_slow();

@@ -55,6 +55,17 @@ pub(super) enum Advice {
     Drop(&'static str),
 }
 
+/// What a connection can give to whoever waits for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// A request is under way.
+    None,
+    /// Kept alive for a next request: it may end in good order.
+    Idle,
+    /// No request has come yet, or not the whole head of the next one.
+    Fresh,
+}
+
 impl Watch {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -95,6 +106,16 @@ impl Watch {
 
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn room(&self) -> Room {
+        if self.in_flight.load(Ordering::Relaxed) > 0 {
+            return Room::None;
+        }
+        let fresh = self.requests.load(Ordering::Relaxed) == 0;
+        // HTTP/2 sends frames that are no heads.
+        let head = self.head_since.load(Ordering::Relaxed) != 0 && !self.http2.load(Ordering::Relaxed);
+        if fresh || head { Room::Fresh } else { Room::Idle }
     }
 
     /// When a connection of a gateway that stops since `stopped` may be closed with nobody's request in it; a later

@@ -4,7 +4,9 @@
 mod captures;
 mod certificates;
 mod exemplars;
+mod limits;
 mod openmetrics;
+mod passed;
 mod reloads;
 mod spans;
 
@@ -18,7 +20,9 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 pub use captures::Captures;
 pub use certificates::{Certificates, Handshake, Handshakes, Orders};
 pub use exemplars::Exemplars;
+pub use limits::{Connections, WaitingWrites};
 pub use openmetrics::{OPENMETRICS, openmetrics, prefers_openmetrics};
+pub use passed::passed;
 pub use reloads::Reloads;
 pub use spans::Spans;
 
@@ -59,6 +63,10 @@ const CERTIFICATE_CURRENT: &str = "umavez_certificate_current";
 const TLS_HANDSHAKES: &str = "umavez_tls_handshakes_total";
 const ACME_ORDERS: &str = "umavez_acme_orders_total";
 const SPANS: &str = "umavez_spans_total";
+const CONNECTIONS: &str = "umavez_connections";
+const CONNECTIONS_MAX: &str = "umavez_connections_max";
+const WAITING_WRITES: &str = "umavez_waiting_writes";
+const WAITING_WRITES_MAX: &str = "umavez_waiting_writes_max";
 
 /// Upper bounds of every latency histogram, in seconds.
 const BUCKETS: [f64; 16] =
@@ -121,6 +129,10 @@ fn describe() {
     describe_counter!(TLS_HANDSHAKES, "TLS handshakes with callers, by how they ended.");
     describe_counter!(ACME_ORDERS, "Certificates ordered by ACME, by what came of it.");
     describe_counter!(SPANS, "Spans of traces, by what became of them.");
+    describe_gauge!(CONNECTIONS, "Open connections of a listener.");
+    describe_gauge!(CONNECTIONS_MAX, "How many it may have: whoever comes then waits.");
+    describe_gauge!(WAITING_WRITES, "Claims and settlements that wait for the durable store.");
+    describe_gauge!(WAITING_WRITES_MAX, "How many of each may wait: a request beyond is refused.");
 }
 
 /// What a request of a dedup route was answered with.
@@ -293,6 +305,7 @@ pub struct Stores {
     breaker_open: Gauge,
     sweeper_lag: Gauge,
     swept: Counter,
+    pub waiting: WaitingWrites,
 }
 
 impl Stores {
@@ -309,6 +322,7 @@ impl Stores {
             breaker_open: gauge!(BREAKER_OPEN),
             sweeper_lag: gauge!(SWEEPER_LAG),
             swept: counter!(SWEPT),
+            waiting: WaitingWrites::new(),
         }
     }
 
@@ -362,18 +376,6 @@ impl Default for Stores {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Counts a request that was passed through without dedup.
-pub fn passed(status: http::StatusCode) {
-    let class = match status.as_u16() {
-        100..200 => "1xx",
-        200..300 => "2xx",
-        300..400 => "3xx",
-        400..500 => "4xx",
-        _ => "5xx",
-    };
-    counter!(PASSED, "answer" => class).increment(1);
 }
 
 fn wide(count: usize) -> u64 {

@@ -13,6 +13,7 @@ mod capture;
 mod cli;
 mod config;
 mod crash;
+mod crowded;
 mod dashboards;
 mod demo;
 mod docs;

@@ -16,7 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("demo", &["clock", "config", "gateway", "ledger", "metrics", "providers", "upstream"]),
     ("flow", &["clock", "config", "ledger", "listen", "metrics", "providers", "trace", "upstream"]),
     ("ledger", &["clock", "config", "metrics"]),
-    ("listen", &["clock", "config", "tls", "upstream"]),
+    ("listen", &["clock", "config", "metrics", "tls", "upstream"]),
     ("metrics", &["ledger"]),
     ("providers", &[]),
     ("tls", &["clock", "metrics"]),

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -18,12 +19,24 @@ use super::pace::Crowd;
 use super::store::{Keeper, Store};
 use super::write::{Asks, Queues, Write};
 use super::{Action, ClaimAsk, Override, Record, Seen, SettleAsk, Settled, State, Swept};
-use crate::clock::monotonic;
+use crate::clock::{Seldom, monotonic};
 use crate::config;
 use crate::ledger::claim::{Digest, Fingerprint, Payload};
 
 /// Questions that may wait in each lane.
 const WAITING_ASKS_MAX: usize = 1024;
+
+/// How often it is told that too many writes wait.
+const FULL_TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// Writes that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    pub claims: usize,
+    pub settlements: usize,
+    /// How many of each may wait.
+    pub max: usize,
+}
 
 /// The durable store, Postgres or SQLite.
 #[derive(Clone, Debug)]
@@ -35,6 +48,7 @@ pub struct Durable {
     crowd: Arc<Crowd>,
     mailbox: Option<Mailbox>,
     up: Arc<AtomicBool>,
+    full: Arc<Seldom>,
     stop: CancellationToken,
     /// Cancelled by each task as it ends.
     ended: Arc<[CancellationToken; 3]>,
@@ -83,7 +97,8 @@ impl Durable {
                 drop(lane_ended);
             });
         }
-        Ok(Self { claims, settles, reads, chores, crowd, mailbox: None, up, stop, ended })
+        let full = Arc::new(Seldom::every(FULL_TOLD_EVERY));
+        Ok(Self { claims, settles, reads, chores, crowd, mailbox: None, up, full, stop, ended })
     }
 
     /// A handle for the calling thread's runtime, which is woken once for a batch's answers. Its task ends with
@@ -233,7 +248,18 @@ impl Durable {
 
     /// How many writes wait.
     pub fn waiting(&self) -> usize {
-        [&self.claims, &self.settles].map(|queue| queue.max_capacity() - queue.capacity()).iter().sum()
+        let Queued { claims, settlements, .. } = self.queued();
+        claims + settlements
+    }
+
+    /// The same, each kind by itself.
+    pub fn queued(&self) -> Queued {
+        let waiting = |queue: &mpsc::Sender<Write>| queue.max_capacity() - queue.capacity();
+        Queued {
+            claims: waiting(&self.claims),
+            settlements: waiting(&self.settles),
+            max: self.claims.max_capacity(),
+        }
     }
 
     /// Takes nothing more, and returns once everything that waited is written or refused.
@@ -252,19 +278,30 @@ impl Durable {
         let (answer, answered) = oneshot::channel();
         let write =
             Write { asks: asks(answer), since: monotonic(), mailbox: self.mailbox.clone(), rounds: 0 };
-        queue.try_send(write).map_err(refusal)?;
+        queue.try_send(write).map_err(|error| self.refused(&error))?;
         self.crowd.tell(self.waiting());
         answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
     }
 
+    fn refused(&self, error: &mpsc::error::TrySendError<Write>) -> DurableError {
+        let error = refusal(error);
+        if matches!(error, DurableError::Full) && self.full.is_due() {
+            tracing::warn!(
+                waiting_writes_max = self.claims.max_capacity(),
+                "too many writes wait for the durable store: further requests are refused"
+            );
+        }
+        error
+    }
+
     async fn ask(&self, lane: &mpsc::Sender<Job>, ask: Ask) -> Result<Reply, DurableError> {
         let (answer, answered) = oneshot::channel();
-        lane.try_send(Job { ask, answer: Some(answer) }).map_err(refusal)?;
+        lane.try_send(Job { ask, answer: Some(answer) }).map_err(|error| refusal(&error))?;
         answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
     }
 }
 
-fn refusal<T>(error: mpsc::error::TrySendError<T>) -> DurableError {
+fn refusal<T>(error: &mpsc::error::TrySendError<T>) -> DurableError {
     match error {
         mpsc::error::TrySendError::Full(_) => DurableError::Full,
         mpsc::error::TrySendError::Closed(_) => Trouble::Closed.into(),

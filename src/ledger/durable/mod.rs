@@ -27,7 +27,7 @@ use crate::ledger::claim::{Digest, EventKey, Fence, Fingerprint, OnUnknown, Payl
 
 pub use desk::HotOnly;
 pub use error::{DurableError, Trouble, Unfit};
-pub use handle::Durable;
+pub use handle::{Durable, Queued};
 
 /// One event to claim. All asks of one request travel in one batch; each is decided by itself, by one statement.
 #[derive(Clone, Debug)]

@@ -316,7 +316,7 @@ impl Gateway {
             trusted,
         };
         let listening = Listening {
-            slots: Slots::new(limits.connections_max),
+            slots: Slots::new("public", limits.connections_max),
             limits,
             tls: Arc::new(ListenerTls::off("public")),
             shutdown: shutdown.clone(),
