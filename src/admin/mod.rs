@@ -3,6 +3,7 @@
 mod events;
 mod payload;
 mod reload;
+mod stranger;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use reload::{Reload, Reloaded, WAITING_RELOADS_MAX};
+use stranger::{Stranger, stranger};
 
 use crate::config::Secret;
 use crate::flow::Flow;
@@ -57,6 +59,9 @@ impl Admin {
     /// Answers one request of the admin listener.
     pub async fn receive<B>(self: Arc<Self>, request: Request<B>, peer: SocketAddr) -> Response<Bytes> {
         let path = request.uri().path();
+        if let Some(stranger) = self.stranger(&request) {
+            return json(StatusCode::FORBIDDEN, &serde_json::json!({"error": stranger.text()}));
+        }
         if !matches!(path, "/live" | "/ready") && !self.allows(&request) {
             let mut answer =
                 json(StatusCode::UNAUTHORIZED, &serde_json::json!({"error": "a bearer token is needed"}));
@@ -78,6 +83,12 @@ impl Admin {
             },
             _ => unknown(),
         }
+    }
+
+    /// A web page that had the operator's browser ask. Probes ask under any name, and learn nothing by it.
+    fn stranger<B>(&self, request: &Request<B>) -> Option<Stranger> {
+        let probed = request.method() == Method::GET && matches!(request.uri().path(), "/live" | "/ready");
+        if probed { None } else { stranger(request.headers(), self.token.0.load().is_some()) }
     }
 
     /// Compared in constant time: the answer's delay tells nothing about the token.

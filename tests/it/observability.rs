@@ -161,6 +161,46 @@ async fn health_is_told_on_the_admin_listener_only() {
 }
 
 #[tokio::test]
+async fn a_web_page_cannot_have_the_operators_browser_ask() {
+    // A6: any page that a browser on the gateway's machine showed could forget events, mark them done, have the
+    // configuration read again, and by a name of its own that led to 127.0.0.1 read what the admin listener tells.
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    gateway.send(&order("a")).await;
+    let address = gateway.admin().to_string();
+    let ask = async |method: &str, target: &str, header: (&str, &str)| {
+        let ask = Delivery::new(method, target).header(header.0, header.1);
+        crate::support::send(gateway.admin(), &ask).await.status
+    };
+    let foreign =
+        [("Host", "evil.example"), ("Origin", "https://evil.example"), ("Sec-Fetch-Site", "cross-site")];
+    let pages = [
+        ("POST", "/events/mark-done?key=orders:a"),
+        ("POST", "/events/forget?key=orders:a"),
+        ("POST", "/events/replay?key=orders:a"),
+        ("POST", "/reload"),
+        ("GET", "/events?key=orders:a"),
+        ("GET", "/events/held"),
+        ("GET", "/metrics"),
+    ];
+    for (method, target) in pages {
+        for header in foreign {
+            assert_eq!(ask(method, target, header).await, 403, "{method} {target} {header:?}");
+        }
+    }
+    assert!(gateway.ask_admin("GET", "/actions").await.text().contains("\"actions\":[]"));
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "duplicate");
+    // Who scrapes, probes, or looks by its address, does as before.
+    let own = format!("http://{address}");
+    for header in [("Host", &*address), ("Host", "localhost"), ("Origin", &own), ("Sec-Fetch-Site", "none")] {
+        assert_eq!(ask("GET", "/metrics", header).await, 200, "{header:?}");
+    }
+    for target in ["/live", "/ready"] {
+        assert_eq!(ask("GET", target, foreign[0]).await, 200, "{target}");
+    }
+}
+
+#[tokio::test]
 async fn an_admin_token_is_asked_for_where_one_is_set() {
     let upstream = Upstream::answering(200, "").await;
     let gateway =
@@ -175,5 +215,8 @@ async fn an_admin_token_is_asked_for_where_one_is_set() {
     assert_eq!(ask(None).await, 401);
     assert_eq!(ask(Some("Bearer wrong")).await, 401);
     assert_eq!(ask(Some("Bearer t0ken")).await, 200);
+    let named = Delivery::new("GET", "/events/held").header("Host", "umavez.internal");
+    let named = named.header("Authorization", "Bearer t0ken");
+    assert_eq!(crate::support::send(gateway.admin(), &named).await.status, 200);
     tokio::time::timeout(Duration::from_secs(5), ask(Some("Basic t0ken"))).await.unwrap();
 }
