@@ -34,7 +34,10 @@ impl Check {
             eprintln!("{warning} (warning)");
         }
         print(&summary(&config))?;
-        let doubts = if self.offline { Vec::new() } else { others(&config)? };
+        let mut doubts: Vec<String> = umavez::gateway::too_few_files(&config).into_iter().collect();
+        if !self.offline {
+            doubts.extend(others(&config)?);
+        }
         for doubt in &doubts {
             eprintln!("{}: {doubt} (warning)", self.config.display());
         }

@@ -4,6 +4,7 @@
 //! to Redis. The calling thread's runtime runs what is shared: the durable store's writer, the sweeper, the admin
 //! listener and the signals.
 
+mod files;
 mod handover;
 mod housekeeping;
 mod notify;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use files::too_few_files;
 use handover::Predecessor;
 pub use notify::Notify;
 pub use probe::{Probed, probe};
@@ -91,6 +93,10 @@ pub struct Start {
 /// When a socket can't be bound, a store can't be opened, or the drain took longer than its grace.
 pub fn run(config: Config, mut start: Start) -> anyhow::Result<()> {
     let prometheus = metrics::install().context("the metrics recorder")?;
+    files::raise();
+    if let Some(doubt) = too_few_files(&config) {
+        tracing::warn!("{doubt}");
+    }
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;

@@ -1,11 +1,14 @@
-//! Limits that make others wait: connections, and writes for the durable store. What an operator sees of them, and
+//! Limits that make others wait: connections, open files, and writes for the durable store. What an operator sees of them, and
 //! that a crowd on the admin listener keeps no probe out.
+
+use std::process::Command;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Delivery, Gateway, Line, Pair, Stores, Upstream, Wire, durable_toml, eventually, order, send, within,
+    Delivery, Gateway, Line, ORDERS, Pair, Stores, Upstream, Wire, durable_toml, eventually, free_port,
+    order, send, within,
 };
 
 /// How often the log says this.
@@ -67,6 +70,61 @@ async fn writes_that_wait_are_counted_and_told_once() {
     assert!(refused > 0);
     gateway.until_metric("umavez_waiting_writes", &[], 0.0).await;
     assert_eq!(told(&gateway, "too many writes wait"), 1);
+}
+
+/// A process that ends with its story.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn as_many_files_may_be_open_as_the_system_allows_and_too_few_are_told() {
+    // O9: 10,000 connections were allowed where 1,024 files may be open, and past these nobody was let in.
+    let upstream = Upstream::answering(200, "").await;
+    let folder = tempfile::tempdir().unwrap();
+    let (public, admin) = (free_port(), free_port());
+    let config = folder.path().join("umavez.toml");
+    let log = folder.path().join("log");
+    std::fs::write(
+        &config,
+        format!(
+            "[listen]\npublic = \"127.0.0.1:{public}\"\nadmin = \"127.0.0.1:{admin}\"\n\
+             [upstream]\nurl = \"{}\"\n{ORDERS}",
+            upstream.url()
+        ),
+    )
+    .unwrap();
+    let within_files = |limits: &str, command: &str| {
+        let mut started = Command::new("prlimit");
+        started.args([&format!("--nofile={limits}"), "--", env!("CARGO_BIN_EXE_umavez"), command]);
+        if command == "check" {
+            started.arg("--offline");
+        }
+        started.arg("--config").arg(&config);
+        started
+    };
+    let gateway =
+        within_files("512:4096", "run").stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+    let gateway = Running(gateway);
+    let told = || std::fs::read_to_string(&log).unwrap();
+    eventually("its start", async || told().contains("\"listening\"")).await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.0.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["4096", "4096"]);
+    assert!(told().contains("10000 connections take 20000 open files, and this process may have 4096"));
+
+    for (limits, warned) in [("512:4096", true), ("512:20000", false)] {
+        let output = within_files(limits, "check").output().unwrap();
+        assert!(output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = "limits.connections_max: 10000 connections take 20000 open files";
+        assert_eq!(said.contains(line), warned, "{limits}: {said}");
+    }
 }
 
 #[tokio::test]
