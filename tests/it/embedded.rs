@@ -65,6 +65,27 @@ async fn memory_and_files_stay_bounded_under_many_ids() {
     assert!(memory[3] < memory[0] + 24 * 1024, "memory: {memory:?} KiB");
 }
 
+#[tokio::test]
+async fn what_it_keeps_is_its_own_users_to_read() {
+    // O21: outside the unit, whose umask hides it, the database was made for everybody to read, with the requests of
+    // held events and the tokens in them.
+    use std::os::unix::fs::PermissionsExt as _;
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "first");
+    let mut seen = Vec::new();
+    for file in std::fs::read_dir(gateway.folder()).unwrap().map(Result::unwrap) {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if name.starts_with("umavez.db") {
+            let mode = file.metadata().unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{name} is {mode:o}");
+            seen.push(name);
+        }
+    }
+    seen.sort();
+    assert_eq!(seen, ["umavez.db", "umavez.db-shm", "umavez.db-wal", "umavez.db.lock"]);
+}
+
 fn folder_bytes(gateway: &Gateway) -> u64 {
     let files = std::fs::read_dir(gateway.folder()).unwrap();
     files.map(|file| file.unwrap().metadata().map_or(0, |metadata| metadata.len())).sum()

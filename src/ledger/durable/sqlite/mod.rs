@@ -6,7 +6,9 @@ mod desk;
 mod schema;
 mod sql;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,8 @@ use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
 /// How long one transaction may take; a disk slower than this counts as gone.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+/// The rights of a file that is made: its owner's alone.
+const PRIVATE: u32 = 0o600;
 /// The write-ahead log is cut back to this length whenever it has been folded into the file.
 const WAL_BYTES_MAX: &str = "67108864";
 
@@ -50,7 +54,9 @@ impl Sqlite {
             .pragma("journal_size_limit", WAL_BYTES_MAX)
             .pragma("cache_size", "-8192")
             .disable_statement_logging();
-        Ok(Self { options, pen: Arc::new(Mutex::new(())), _lock: lock(path)? })
+        let lock = lock(path)?;
+        create(path)?;
+        Ok(Self { options, pen: Arc::new(Mutex::new(())), _lock: lock })
     }
 
     pub(super) async fn connect(&self) -> Result<Link, Trouble> {
@@ -61,12 +67,29 @@ impl Sqlite {
     }
 }
 
+/// Makes the file before SQLite would, which lets everybody read it: it holds requests, and tokens in them. What
+/// SQLite puts beside it is as private as the file. One that is there keeps the rights that somebody gave it.
+fn create(path: &Path) -> Result<(), Unfit> {
+    match OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(path) {
+        Ok(_empty) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(Unfit::File { path: path.display().to_string(), source }),
+    }
+}
+
 fn lock(path: &Path) -> Result<File, Unfit> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
     let text = || path.display().to_string();
-    let file = File::create(&name).map_err(|source| Unfit::File { path: text(), source })?;
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(PRIVATE)
+        .open(&name)
+        .map_err(|source| Unfit::File { path: text(), source })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(Unfit::Shared { path: text() }),
