@@ -162,10 +162,10 @@ fn what_makes_no_configuration_is_told_and_not_written() {
         (&["--upstream", "http://a", "--provider", "hotmat"], "did you mean \"hotmart\"?"),
         (&["--upstream", "http://a", "--key", "$["], "key"),
         (
-            &["--upstream", "http://a", "--provider", "meta", "--postgres", "postgres://u:${NOT_SET_1}@p/u"],
-            "NOT_SET_1 is not set",
+            // What isn't set yet hides nothing else.
+            &["--upstream", "ftp://a", "--provider", "meta", "--postgres", "postgres://u:${NOT_SET_1}@p/u"],
+            "unknown scheme",
         ),
-        (&["--upstream", "http://a", "--provider", "meta", "--admin", "0.0.0.0:1"], "UMAVEZ_ADMIN_TOKEN"),
     ];
     for (flags, why) in wrong {
         let output = init(&config, flags, &[]);
@@ -173,6 +173,58 @@ fn what_makes_no_configuration_is_told_and_not_written() {
         assert!(stderr(&output).contains(why), "{flags:?}: {}", stderr(&output));
         assert!(!config.exists(), "{flags:?}");
     }
+}
+
+#[test]
+fn a_variable_that_is_not_set_yet_is_named_and_the_file_is_written() {
+    // O5: the help's own example ended with 64 and wrote nothing, as PGPASSWORD was not set; so did an admin listener
+    // for others, whose token wasn't.
+    let help = stdout(&umavez(&["init", "--help"]));
+    assert!(help.contains("--postgres 'postgres://umavez:${PGPASSWORD}@postgres/umavez'"), "{help}");
+    let flags = [
+        "--upstream",
+        "http://app:3000",
+        "--provider",
+        "stripe",
+        "--redis",
+        "redis://redis:6379",
+        "--postgres",
+        "postgres://umavez:${PGPASSWORD}@postgres/umavez",
+        "--admin",
+        "0.0.0.0:9180",
+    ];
+    let (_folder, config) = folder();
+    let output = init(&config, &flags, &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (_, next) = stdout(&output).split_once("Next:").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    for name in ["PGPASSWORD", "UMAVEZ_ADMIN_TOKEN"] {
+        assert!(next.contains(&format!("set {name} in the environment")), "{next}");
+    }
+    assert!(!next.contains("set STRIPE_SECRET in the environment"), "{next}");
+    assert_eq!(code(&checked(&config, &[])), 64);
+    let set = [("PGPASSWORD", "word"), ("UMAVEZ_ADMIN_TOKEN", "0123456789abcdef")];
+    assert_eq!(code(&checked(&config, &set)), 0);
+    let output = init(&config, &[&flags[..], &["--force"]].concat(), &set);
+    assert!(!stdout(&output).contains("in the environment"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_first_configuration_may_only_watch() {
+    // O15: every route is to begin in shadow, and neither a flag, a question nor a line of the file said how.
+    let (_folder, config) = folder();
+    let flags = [&APP[..], &["--provider", "hotmart", "--key", "$.id", "--force"]].concat();
+    let written = |shadow: &[&str]| {
+        let output = init(&config, &[&flags[..], shadow].concat(), &[]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let text = std::fs::read_to_string(&config).unwrap();
+        let count = |line: &str| text.lines().filter(|written| *written == line).count();
+        (count("mode = \"shadow\""), count("#mode = \"inline\""))
+    };
+    assert_eq!(written(&[]), (0, 2));
+    assert_eq!(written(&["--shadow"]), (2, 0));
+    let output = checked(&config, &[]);
+    assert_eq!(code(&output), 0);
+    assert_eq!(stdout(&output).matches("in shadow: counts").count(), 2, "{}", stdout(&output));
 }
 
 #[test]
@@ -187,7 +239,7 @@ fn a_dash_prints_the_file_alone() {
 #[test]
 fn at_a_terminal_it_asks_and_asks_again() {
     let (_folder, config) = folder();
-    let typed = "ftp://a\nhttp://127.0.0.1:4000\nhotmat\nhotmart, stripe\ny\ny\n\n\nnowhere\n10.0.0.0/8\n";
+    let typed = "ftp://a\nhttp://127.0.0.1:4000\nhotmat\nhotmart, stripe\ny\nn\ny\n\n\nnowhere\n10.0.0.0/8\n";
     let output = init_at_a_terminal(&config, typed);
     let said = stdout(&output);
     assert_eq!(code(&output), 0, "{said}");

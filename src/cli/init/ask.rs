@@ -41,6 +41,14 @@ pub(super) fn all(
             |choices, answer| choices.hold = yes(&answer),
         )?;
     }
+    if !choices.shadow {
+        choices = asker.ask(
+            &choices,
+            "Only watch at first? Then copies are counted, and everything is forwarded (y/n)",
+            "y",
+            |choices, answer| choices.shadow = yes(&answer),
+        )?;
+    }
     if choices.redis.is_none() && choices.postgres.is_none() {
         choices = stores(&mut asker, choices)?;
     }

@@ -29,7 +29,8 @@ Examples:
 ///
 /// Asks where stdin is a terminal and the app or who sends is not said. The file is checked before it is written, and
 /// a file that is there stays unless --force is given. A secret whose environment variable is not set yet stands in the
-/// file as a comment: the route is unsigned until it is set and the comment's sign taken away.
+/// file as a comment: the route is unsigned until it is set and the comment's sign taken away. Any other variable that is
+/// not set yet is named in the end.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Init {
@@ -76,6 +77,9 @@ struct Choices {
     /// Where nobody knows whether the app has processed an event, hold it for a person, so that nothing happens twice
     #[arg(long)]
     hold: bool,
+    /// Only watch to begin with: copies are counted, and everything is forwarded
+    #[arg(long)]
+    shadow: bool,
 }
 
 impl Choices {
@@ -115,14 +119,18 @@ impl Init {
     }
 }
 
-/// The file's text, if it is one that serves.
+/// The file's text, if it is one that serves once the variables that it names are set.
 fn checked(choices: &Choices, path: &Path, env: &Environment) -> Result<(String, Vec<Warning>), Failure> {
     for name in &choices.providers {
         Provider::named(name).map_err(|error| Failure::Usage(format!("--provider: {error}")))?;
     }
     let text = text::whole(choices, env);
-    let (_, warnings) = Config::parse(path, &text, env)?;
-    Ok((text, warnings))
+    match Config::parse(path, &text, env) {
+        Ok((_, warnings)) => Ok((text, warnings)),
+        // What is only not there yet is named when the file is written; `check` and the start insist on it.
+        Err(errors) if errors.0.iter().all(|problem| problem.fault.absent) => Ok((text, Vec::new())),
+        Err(errors) => Err(errors.into()),
+    }
 }
 
 fn there(path: &Path) -> Failure {
@@ -157,11 +165,24 @@ fn next(path: &Path, choices: &Choices, env: &Environment) -> String {
             "  {name}: set {lacking} and take the # away in {file}: until then anyone can send"
         ));
     }
+    for name in text::unset(choices, env) {
+        let such = if name == text::ADMIN_TOKEN {
+            ", for example to the output of openssl rand -hex 24"
+        } else {
+            ""
+        };
+        lines.push(format!("  set {name} in the environment{such}: {file} takes it from there"));
+    }
     lines.push(format!("  umavez check --config {file}"));
     lines.push(format!("  umavez run --config {file}"));
     let base = choices.public_url.as_deref().unwrap_or("https://YOUR-HOST").trim_end_matches('/');
     for (name, path) in text::paths(choices) {
         lines.push(format!("  {name}: let it call {base}{path}"));
+    }
+    if choices.shadow {
+        lines.push(
+            "  copies are only counted: when the counts are right, take mode = \"shadow\" away".to_owned(),
+        );
     }
     lines.join("\n") + "\n"
 }

@@ -15,6 +15,9 @@ const WIDTH: usize = 110;
 /// The path and name of the route for a sender of one's own.
 const OWN: &str = "events";
 
+/// The variable that the admin listener's token is taken from.
+pub(super) const ADMIN_TOKEN: &str = "UMAVEZ_ADMIN_TOKEN";
+
 /// The whole file.
 pub(super) fn whole(choices: &Choices, env: &Environment) -> String {
     let mut text = String::from(
@@ -42,6 +45,20 @@ pub(super) fn missing(choices: &Choices, env: &Environment) -> Vec<(String, Stri
     providers(choices).map(lacking).filter(|(_, lacking)| !lacking.is_empty()).collect()
 }
 
+/// The variables that the file needs and that are not set, each once.
+pub(super) fn unset(choices: &Choices, env: &Environment) -> Vec<String> {
+    let text = whole(choices, env);
+    let mut names: Vec<String> = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        for (name, _) in line.split("${").skip(1).filter_map(|rest| rest.split_once('}')) {
+            if !Source::Variable(name).is_there(env) && !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names
+}
+
 /// Each route's name and the path that its sender calls.
 pub(super) fn paths(choices: &Choices) -> Vec<(String, String)> {
     let own = (!choices.key.is_empty()).then_some(OWN);
@@ -59,7 +76,7 @@ fn listen(choices: &Choices) -> String {
     );
     if choices.admin.is_some_and(|address| !address.ip().is_loopback()) {
         text.push_str("# Asked of everyone who comes there, since others than this machine can.\n");
-        text.push_str("admin_token = \"${UMAVEZ_ADMIN_TOKEN}\"\n");
+        text.push_str(&format!("admin_token = \"${{{ADMIN_TOKEN}}}\"\n"));
     }
     text.push_str("# What stands in front: its X-Forwarded-* headers are believed. Networks or addresses.\n");
     match &choices.trusted_proxies[..] {
@@ -103,7 +120,7 @@ fn route_of(provider: &Provider, choices: &Choices, env: &Environment) -> String
             text.push_str(&format!("{line}\n"));
         }
     }
-    text + &on_unknown(choices)
+    text + &mode(choices) + &on_unknown(choices)
 }
 
 fn public_url(example: &str, name: &str, choices: &Choices) -> String {
@@ -122,8 +139,17 @@ fn own_route(choices: &Choices) -> String {
     let parts = list(&choices.key);
     format!(
         "\n[[route]]\nname = \"{OWN}\"\n# What the sender calls.\npath = \"/webhooks/{OWN}\"\n\
-         # What names an event: $.json.path, header:NAME, query:NAME, form:NAME, or a word as it is.\nkey = [{parts}]\n{}",
+         # What names an event: $.json.path, header:NAME, query:NAME, form:NAME, or a word as it is.\nkey = [{parts}]\n{}{}",
+        mode(choices),
         on_unknown(choices)
+    )
+}
+
+fn mode(choices: &Choices) -> String {
+    let setting = if choices.shadow { "mode = \"shadow\"" } else { "#mode = \"inline\"" };
+    format!(
+        "# \"shadow\" only counts copies, and forwards everything: to begin with, in front of an app that serves already.\n\
+         {setting}\n"
     )
 }
 
