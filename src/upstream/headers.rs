@@ -6,32 +6,19 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+
+use super::forwarded::{self, CLAIMS, FORWARDED_FOR};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// Headers of our own: nobody else may set one.
 const OURS: &str = "umavez";
-
-/// What only a proxy may claim about a sender; dropped when the peer isn't a trusted one.
-const CLAIMS: [HeaderName; 8] = [
-    FORWARDED,
-    FORWARDED_PROTO,
-    FORWARDED_HOST,
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-server"),
-    HeaderName::from_static("x-forwarded-ssl"),
-    HeaderName::from_static("x-real-ip"),
-];
 
 /// Meant for one hop, whatever `Connection` says. `Trailer` is not, but speaks of what a collected body lacks; where
 /// trailers pass, [`announce`] says so again.
@@ -59,7 +46,7 @@ pub struct Caller {
 
 impl Caller {
     /// The scheme that the peer used to reach us.
-    fn scheme(&self) -> &'static str {
+    pub(super) fn scheme(&self) -> &'static str {
         if self.secure { "https" } else { "http" }
     }
 }
@@ -74,23 +61,12 @@ pub fn to_app(headers: &mut HeaderMap, version: http::Version, caller: &Caller) 
     if headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         headers.remove(EXPECT); // answered by our own listener
     }
-    drop_prefixed(headers, OURS);
+    drop_reserved(headers);
+    drop_lookalikes(headers);
     if version == http::Version::HTTP_2 {
         join_cookies(headers);
     }
-    if !caller.trusted {
-        drop_all(headers, &CLAIMS);
-    }
-    forwarded_for(headers, caller);
-    forwarded(headers, caller);
-    if !headers.contains_key(FORWARDED_PROTO) {
-        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(caller.scheme()));
-    }
-    if !headers.contains_key(FORWARDED_HOST)
-        && let Some(host) = headers.get(HOST).cloned()
-    {
-        headers.insert(FORWARDED_HOST, host);
-    }
+    forwarded::put_right(headers, caller);
 }
 
 /// Makes an app's answer headers fit for the sender.
@@ -123,6 +99,7 @@ pub fn takes_trailers(headers: &HeaderMap, version: http::Version) -> bool {
 pub fn fit_trailers(trailers: &mut HeaderMap) {
     drop_hop_by_hop(trailers);
     drop_reserved(trailers);
+    drop_lookalikes(trailers);
     drop_all(trailers, &CLAIMS);
     drop_all(trailers, &[HOST, CONTENT_LENGTH, FORWARDED_FOR]);
 }
@@ -168,7 +145,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// Usually none of them is there, and a walk over the few headers that are costs less than hashing every name.
-fn drop_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+pub(super) fn drop_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     if headers.keys().any(|name| names.contains(name)) {
         for name in names {
             headers.remove(name);
@@ -198,40 +175,19 @@ fn drop_prefixed(headers: &mut HeaderMap, prefix: &str) {
     }
 }
 
-/// One line whose last element is the real peer; what came before counts only from a trusted proxy.
-fn forwarded_for(headers: &mut HeaderMap, caller: &Caller) {
-    let mut line = Vec::new();
-    if caller.trusted {
-        for value in headers.get_all(FORWARDED_FOR) {
-            line.extend_from_slice(value.as_bytes());
-            line.extend_from_slice(b", ");
+/// Removes what only a proxy, or the gateway, may say, spelled with `_` for `-`. CGI, WSGI and PHP show an app both
+/// spellings as one variable; no proxy writes this one, so whoever sent it is no proxy, not even a trusted one.
+fn drop_lookalikes(headers: &mut HeaderMap) {
+    let looks_alike = |name: &&HeaderName| {
+        name.as_str().contains('_') && {
+            let name = name.as_str().replace('_', "-");
+            name.starts_with(OURS)
+                || CLAIMS.iter().chain([&FORWARDED_FOR, &REPLAYED]).any(|real| real.as_str() == name)
         }
-    }
-    line.extend_from_slice(caller.address.to_canonical().to_string().as_bytes());
-    // Pieces of valid values stay valid; a value that isn't is dropped rather than passed on.
-    match HeaderValue::from_maybe_shared(bytes::Bytes::from(line)) {
-        Ok(value) => headers.insert(FORWARDED_FOR, value),
-        Err(_) => headers.remove(FORWARDED_FOR),
     };
-}
-
-/// RFC 7239: extended where a trusted proxy speaks it, never begun by us.
-fn forwarded(headers: &mut HeaderMap, caller: &Caller) {
-    if !headers.contains_key(FORWARDED) {
-        return;
-    }
-    let mut line = Vec::new();
-    for value in headers.get_all(FORWARDED) {
-        line.extend_from_slice(value.as_bytes());
-        line.extend_from_slice(b", ");
-    }
-    let node = match caller.address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("\"[{address}]\""),
-    };
-    line.extend_from_slice(format!("for={node};proto={}", caller.scheme()).as_bytes());
-    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(line)) {
-        headers.insert(FORWARDED, value);
+    let names: Vec<HeaderName> = headers.keys().filter(looks_alike).cloned().collect();
+    for name in names {
+        headers.remove(name);
     }
 }
 
@@ -260,6 +216,9 @@ fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::FORWARDED;
+
+    use super::super::forwarded::{FORWARDED_HOST, FORWARDED_PROTO};
     use super::*;
 
     fn map(lines: &[(&str, &str)]) -> HeaderMap {
@@ -339,6 +298,41 @@ mod tests {
         assert_eq!(headers[FORWARDED_PROTO], "https");
         assert_eq!(headers[FORWARDED_HOST], "public.example");
         assert_eq!(headers[FORWARDED], "for=10.0.0.1;proto=https, for=192.0.2.7;proto=http");
+    }
+
+    #[test]
+    fn no_spelling_of_a_proxys_header_comes_from_a_sender() {
+        // A12: with `_` for `-` they reached the app, where CGI, WSGI and PHP read them as the real ones; and on what
+        // passes through, a sender's mark of a replay did.
+        let given = [
+            ("host", "a.example"),
+            ("x_forwarded_for", "10.0.0.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_forwarded-host", "evil.example"),
+            ("x_real_ip", "10.0.0.1"),
+            ("x-real_ip", "10.0.0.1"),
+            ("umavez_key", "forged"),
+            ("idempotency_replayed", "true"),
+            ("idempotency-replayed", "true"),
+            ("x_other", "stays"),
+        ];
+        for trusted in [false, true] {
+            let mut headers = map(&given);
+            to_app(&mut headers, http::Version::HTTP_11, &caller(trusted));
+            let mut seen = lines(&headers);
+            seen.sort();
+            let expected = [
+                "host: a.example",
+                "x-forwarded-for: 192.0.2.7",
+                "x-forwarded-host: a.example",
+                "x-forwarded-proto: http",
+                "x_other: stays",
+            ];
+            assert_eq!(seen, expected, "{trusted}");
+        }
+        let mut trailers = map(&given);
+        fit_trailers(&mut trailers);
+        assert_eq!(lines(&trailers), ["x_other: stays"]);
     }
 
     #[test]

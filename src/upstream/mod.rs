@@ -4,6 +4,7 @@
 mod body;
 mod collect;
 mod connect;
+mod forwarded;
 pub mod headers;
 mod outcome;
 mod pool;
