@@ -18,6 +18,10 @@ use crate::metrics::Reloads;
 use crate::tls::{Files, Tls};
 use crate::trace::{self, Exporter};
 
+/// How long reading may take; then the next wish has its turn. A thread that hangs in a read is left to it: what it may
+/// read yet is not used.
+const READ_MAX: Duration = Duration::from_secs(10);
+
 /// What a reload works on.
 pub(super) struct Reloader {
     /// Without one there is nothing to read again.
@@ -59,8 +63,15 @@ impl Reloader {
         let (tls, before) = (Arc::clone(&self.tls), self.running.tls.clone());
         // Files are read and keys prepared beside this runtime, which writes for the durable store.
         let serves = !self.running.routes.is_empty();
-        let read = tokio::task::spawn_blocking(move || read(&file, &tls, &before, serves)).await;
-        let read = read.unwrap_or_else(|error| Err(whole(&format!("reading it failed: {error}"))));
+        let given_up = CancellationToken::new();
+        let (late, _given_up_at_the_end) = (given_up.clone(), given_up.drop_guard());
+        let read = tokio::task::spawn_blocking(move || read(&file, &tls, &before, serves, &late));
+        let read = match tokio::time::timeout(READ_MAX, read).await {
+            Ok(read) => read.unwrap_or_else(|error| Err(whole(&format!("reading it failed: {error}")))),
+            Err(_elapsed) => {
+                Err(whole(&format!("reading it, or a file that it names, took longer than {READ_MAX:?}")))
+            }
+        };
         match read {
             Ok(next) => self.swap(by, next),
             Err(errors) => {
@@ -111,13 +122,22 @@ struct Next {
 }
 
 /// Certificates are in use as soon as they are read: last, when nothing else can fail.
-fn read(file: &ConfigFile, tls: &Tls, before: &Files, serves: bool) -> Result<Next, ConfigErrors> {
+fn read(
+    file: &ConfigFile,
+    tls: &Tls,
+    before: &Files,
+    serves: bool,
+    given_up: &CancellationToken,
+) -> Result<Next, ConfigErrors> {
     let (config, warnings) = file.load()?;
     if serves && config.routes.is_empty() {
         // An empty file is a valid one, and what a write that was cut short leaves.
         return Err(whole("it has no [[route]] any more; start anew to serve without any"));
     }
     let (shared, exporter) = shared(&config, tls).map_err(|error| whole(&format!("{error:#}")))?;
+    if given_up.is_cancelled() {
+        return Err(whole("it was read too late"));
+    }
     if let Err(error) = certificates(&config, tls) {
         // Those that were in use are read again; each that is of no use any more stays as it was.
         drop(tls.replace(before));

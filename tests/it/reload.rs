@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{
     Connection, Delivery, Gate, Gateway, ORDERS, Reply, Upstream, eventually, nobody, order, send, try_send,
+    within,
 };
 use crate::tls::caller::Caller;
 use crate::tls::pki::{Authority, Folder};
@@ -282,6 +283,34 @@ async fn reloads_under_load_lose_no_request_and_double_no_series() {
     let counted = metrics.value("umavez_items_total", &[("route", "orders"), ("verdict", "first")]);
     assert!((counted - f64::from(u32::try_from(sent).unwrap())).abs() < 0.5, "{counted} of {sent}");
     assert_eq!(metrics.value(RELOADS, &[("result", "success")]), 40.0);
+}
+
+#[tokio::test]
+async fn a_reload_whose_file_does_not_come_holds_up_neither_the_next_nor_a_stop() {
+    // A13: a read that never ended (a FIFO; a file system that hangs) left every later reload without an answer, and
+    // kept the process after SIGTERM.
+    let upstream = Upstream::answering(200, "").await;
+    let mut gateway = Gateway::in_front_of(&upstream).route(ORDERS).start().await;
+    let file = gateway.folder().join("umavez.toml");
+    let aside = gateway.folder().join("aside.toml");
+    std::fs::rename(&file, &aside).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+
+    let told = within("an answer", gateway.reload()).await;
+    assert_eq!(told.status, 422, "{}", told.text());
+    assert!(told.text().contains("took longer than"), "{}", told.text());
+    assert_eq!(gateway.metrics().await.value(RELOADED, &[]), 0.0);
+
+    let fifo = gateway.folder().join("fifo");
+    std::fs::rename(&file, &fifo).unwrap();
+    std::fs::copy(&aside, &file).unwrap();
+    assert_eq!(within("an answer", gateway.reload()).await.status, 200);
+
+    std::fs::rename(&fifo, &file).unwrap();
+    gateway.signal("HUP");
+    gateway.terminate();
+    assert_eq!(gateway.wait_exit().await, Some(0), "{}", gateway.logs());
 }
 
 #[tokio::test]
