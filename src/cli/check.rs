@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use umavez::config::{Config, Durable, Hot, Mode, RouteConfig, show_duration};
-use umavez::gateway::Probed;
+use umavez::gateway::{Asked, Probed};
 use umavez::tls::{Clients, ListenerFiles};
 
 use super::{FILE, Failure, load, print};
@@ -50,7 +50,8 @@ impl Check {
 /// what a gateway runs with all the same.
 fn others(config: &Config) -> Result<Vec<String>, Failure> {
     let (mut said, mut problems, mut doubts) = (String::new(), Vec::new(), Vec::new());
-    for (other, answer) in umavez::gateway::probe(config)? {
+    for Asked { section: other, said: answer, doubts: risky } in umavez::gateway::probe(config)? {
+        doubts.extend(risky.iter().map(|doubt| format!("[{other}] url: {doubt}")));
         let answer = match answer {
             Ok(Probed::Answers) => "answers",
             Ok(Probed::KeyByKey) => {

@@ -1,5 +1,7 @@
 //! Where a route's deliveries are written to files, and how many may lie there.
 
+use std::path::Path;
+
 use super::Capture;
 use super::problem::Fault;
 use super::sections::MIB;
@@ -31,9 +33,26 @@ pub(super) fn read(route: &Section<'_>) -> Option<Capture> {
     let risk =
         "deliveries are kept in files, with what is personal in them; leave it out once you know your key";
     route.warn("capture_dir", risk);
+    let folder = field.source.directory.join(text);
+    if route.source.serves()
+        && let Some(why) = unwritable(&folder)
+    {
+        let mend = "no delivery is kept; let umavez's user write there, or name another folder";
+        route.warn("capture_dir", format!("{why}: {mend}"));
+    }
     Some(Capture {
-        folder: field.source.directory.join(text),
+        folder,
         deliveries_max: deliveries_max.unwrap_or(FILES_MAX),
         bytes_max: bytes_max.unwrap_or(BYTES_MAX),
     })
+}
+
+/// Why a folder neither is there to be written nor can be made. Tried where it will be: rights alone don't tell.
+fn unwritable(folder: &Path) -> Option<String> {
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    if !there.is_dir() {
+        return Some(format!("{} is no folder", there.display()));
+    }
+    let error = tempfile::tempfile_in(there).err()?;
+    Some(format!("{} can't be written: {error}", there.display()))
 }

@@ -2,15 +2,18 @@
 //! where the fields are read.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use http::uri::Scheme;
 
-use super::source::Section;
-use super::{OnDurableDown, RouteConfig, Target};
+use super::source::{Field, Section};
+use super::{Listen, OnDurableDown, RouteConfig, Target, units};
 
 /// Warns of what a route that is right on its own risks.
 pub(super) fn warn_of_route(route: &Section<'_>, read: &RouteConfig) {
     warn_of_forgers(route, read);
+    warn_of_forgetting(route, read);
     match read.on_durable_down {
         OnDurableDown::Reject => {}
         OnDurableDown::HotOnly => route.warn(
@@ -48,6 +51,92 @@ fn warn_of_forgers(route: &Section<'_>, read: &RouteConfig) {
     }
 }
 
+/// What is forgotten too early passes again, and what counts as done too early is lost.
+fn warn_of_forgetting(route: &Section<'_>, read: &RouteConfig) {
+    let (ttl, show) = (read.terms.durable_ttl, units::show_duration);
+    if let Some(provider) = &read.provider
+        && ttl < provider.durable_ttl / 2
+    {
+        let (preset, name) = (show(provider.durable_ttl), &provider.name);
+        let text = format!(
+            "{} is far below the {preset} in which copies of {name} are known to come: those that come later are \
+             forwarded again; leave it out, or write more",
+            show(ttl)
+        );
+        route.warn("durable_ttl", text);
+    }
+    if route.field("done").is_some() && read.done.0.iter().any(|range| *range.end() >= 500) {
+        route.warn(
+            "done",
+            "counts a failure of the app (5xx) as the end of an event: no copy passes any more, and what failed is lost; \
+             leave 5xx out",
+        );
+    }
+}
+
+/// Warns of what lets strangers in where the listeners are.
+pub(super) fn warn_of_listen(section: &Section<'_>, read: &Listen) {
+    if let Some(everyone) = read.trusted_proxies.iter().find(|network| network.prefix_len() == 0) {
+        let text = format!(
+            "{everyone} is everybody: any sender then says whose address, host and scheme the app and the signatures \
+             see; name the proxies' own addresses"
+        );
+        section.warn("trusted_proxies", text);
+    }
+    if let Some(path) = &read.handover
+        && let Some(folder) = path.parent()
+        && others_write(folder)
+    {
+        let text = format!(
+            "others may write in {}: whoever puts a socket there first keeps the next process from taking over; name a \
+             folder of umavez's user, such as /run/umavez",
+            folder.display()
+        );
+        section.warn("handover", text);
+    }
+}
+
+fn others_write(folder: &Path) -> bool {
+    folder.metadata().is_ok_and(|metadata| metadata.mode() & 0o002 != 0)
+}
+
+/// Warns of a store's URL by which keys, answers and the password go unencrypted to another machine. No message shows
+/// the URL.
+pub(super) fn warn_of_plain(field: &Field<'_>, url: &str) {
+    let mend = match url.split_once("://") {
+        Some(("redis" | "redis-cluster" | "redis-sentinel", _)) => "write rediss for redis in it",
+        Some(("postgres" | "postgresql", rest)) if rest.contains("sslmode=disable") => {
+            "write sslmode=verify-full in it"
+        }
+        Some(_) | None => return,
+    };
+    if leads_elsewhere(url) {
+        let text = format!(
+            "is not encrypted, and leads to another machine: who is on the way reads and writes; {mend}"
+        );
+        field.source.warn(field.span.start, &field.name, text);
+    }
+}
+
+/// Whether any host of a store's URL is, by all that its spelling tells, another machine's: no loopback address, no
+/// socket's path, and no name without a dot, which is a neighbour's in a network of containers.
+fn leads_elsewhere(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    // A password may hold anything but an `@` that isn't the last one before the host.
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    let hosts = rest.split(['/', '?']).next().unwrap_or_default();
+    hosts.split(',').any(|host| {
+        let host = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+            Some((host, _)) => host,
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        match host.parse::<IpAddr>() {
+            Ok(address) => !address.is_loopback() && !address.is_unspecified(),
+            Err(_) => host.trim_end_matches('.').contains('.'),
+        }
+    })
+}
+
 /// Warns of an app's `field` that leads back to the public listener.
 pub(super) fn warn_of_loop(section: &Section<'_>, field: &str, target: Option<&Target>, public: SocketAddr) {
     if target.is_some_and(|target| leads_to(target, public)) {
@@ -73,6 +162,24 @@ fn leads_to(target: &Target, public: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_on_another_machine_is_known() {
+        for (url, elsewhere) in [
+            ("redis://10.0.0.5:6379", true),
+            ("redis://:pass@word@cache.example.com:6379/0", true),
+            ("redis-cluster://[2001:db8::1]:6379", true),
+            ("postgres://u:p@127.0.0.1,db2.example:5433/x?sslmode=disable", true),
+            ("redis://127.0.0.1:6379", false),
+            ("redis://:p.q@localhost", false),
+            ("redis://[::1]:6379", false),
+            ("redis://redis:6379", false),
+            ("postgres:///x?host=/run/postgresql&sslmode=disable", false),
+            ("postgres://u@%2Frun%2Fpostgresql/x", false),
+        ] {
+            assert_eq!(leads_elsewhere(url), elsewhere, "{url}");
+        }
+    }
 
     #[test]
     fn an_app_that_is_the_gateway_itself_is_known() {

@@ -10,7 +10,9 @@ use tracing_subscriber::EnvFilter;
 use super::problem::{Fault, nearest};
 use super::secret::Secret;
 use super::source::{Field, Section, Source};
-use super::{Durable, Hot, Limits, Listen, Log, LogFormat, PostgresConfig, RedisConfig, Target, fields, tls};
+use super::{
+    Durable, Hot, Limits, Listen, Log, LogFormat, PostgresConfig, RedisConfig, Target, fields, risk, tls,
+};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -89,6 +91,7 @@ pub(super) fn listen(top: &Section<'_>) -> Listen {
         section
             .warn("admin_token", format!("is shorter than {ADMIN_TOKEN_MIN} characters and can be guessed"));
     }
+    risk::warn_of_listen(&section, &listen);
     listen
 }
 
@@ -174,6 +177,7 @@ fn store_url(field: &Field<'_>, schemes: &[&str]) -> Option<Secret> {
             "the password stands in this file; \"${NAME}\" inside the URL keeps it out",
         );
     }
+    risk::warn_of_plain(field, &url.text);
     Some(Secret(url.text.into()))
 }
 

@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 pub use files::too_few_files;
 use handover::Predecessor;
 pub use notify::Notify;
-pub use probe::{Probed, probe};
+pub use probe::{Asked, Probed, probe};
 use reload::Reloader;
 use sockets::Sockets;
 

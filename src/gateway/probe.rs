@@ -27,59 +27,83 @@ pub enum Probed {
     NotYet,
 }
 
-/// Asks both stores and the collector whether they would serve this configuration; each answer with its section.
-/// Creates no file.
+/// One of those that were asked.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its section of the configuration.
+    pub section: &'static str,
+    pub said: anyhow::Result<Probed>,
+    /// What is risky about how it is set up, each with its mend.
+    pub doubts: Vec<String>,
+}
+
+/// Asks both stores and the collector whether they would serve this configuration. Creates no file.
 ///
 /// # Errors
 /// When no runtime can be had.
-pub fn probe(config: &Config) -> anyhow::Result<Vec<(&'static str, anyhow::Result<Probed>)>> {
+pub fn probe(config: &Config) -> anyhow::Result<Vec<Asked>> {
     drop(rustls::crypto::ring::default_provider().install_default());
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let tracker = TaskTracker::new();
         let hot = async {
             let (hot, _pushes) = Hot::open(&config.hot, &tracker).await?;
             let answer = hot.ping().await;
+            let doubts = hot.doubts().await;
             hot.close();
-            Ok(match answer? {
+            let fit = match answer? {
                 Fit::Whole => Probed::Answers,
                 Fit::KeyByKey => Probed::KeyByKey,
-            })
+            };
+            Ok((fit, doubts))
         };
         let hot = tokio::time::timeout(PROBE_MAX, hot).await;
         let durable = tokio::time::timeout(PROBE_MAX, probe_durable(config, &tracker)).await;
         let late = |_| Err(anyhow::anyhow!("no answer within {PROBE_MAX:?}"));
-        let mut said = vec![("hot", hot.unwrap_or_else(late)), ("durable", durable.unwrap_or_else(late))];
+        let mut asked = vec![
+            Asked::of("hot", hot.unwrap_or_else(late)),
+            Asked::of("durable", durable.unwrap_or_else(late)),
+        ];
         if let Some(traces) = &config.traces {
             let collector = async {
                 let tls = Tls::open(&config.tls)?;
                 prepare(config, &tls)?;
                 trace::probe(traces, &config.limits, &tls.collector).await?;
-                Ok(Probed::Answers)
+                Ok((Probed::Answers, Vec::new()))
             };
             let collector = tokio::time::timeout(PROBE_MAX, collector).await;
-            said.push(("traces", collector.unwrap_or_else(late)));
+            asked.push(Asked::of("traces", collector.unwrap_or_else(late)));
         }
-        Ok(said)
+        Ok(asked)
     })
 }
 
-async fn probe_durable(config: &Config, tracker: &TaskTracker) -> anyhow::Result<Probed> {
+impl Asked {
+    fn of(section: &'static str, answer: anyhow::Result<(Probed, Vec<String>)>) -> Self {
+        match answer {
+            Ok((said, doubts)) => Self { section, said: Ok(said), doubts },
+            Err(error) => Self { section, said: Err(error), doubts: Vec::new() },
+        }
+    }
+}
+
+async fn probe_durable(config: &Config, tracker: &TaskTracker) -> anyhow::Result<(Probed, Vec<String>)> {
     if let config::Durable::Sqlite { path } = &config.durable
         && !path.try_exists().with_context(|| format!("the file {}", path.display()))?
     {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let there = folder.is_none_or(std::path::Path::is_dir);
         anyhow::ensure!(there, "the folder of {} is not there", path.display());
-        return Ok(Probed::NotYet);
+        return Ok((Probed::NotYet, Vec::new()));
     }
     let durable = match Durable::open(&config.durable, &config.limits, tracker).await {
         Err(DurableError::Unfit(unfit)) if matches!(*unfit, Unfit::Shared { .. }) => {
-            return Ok(Probed::InUse);
+            return Ok((Probed::InUse, Vec::new()));
         }
         opened => opened?,
     };
     let answer = durable.ping().await;
+    let doubts = durable.doubts().await;
     durable.close().await;
     answer?;
-    Ok(Probed::Answers)
+    Ok((Probed::Answers, doubts?))
 }

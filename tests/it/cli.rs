@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::postgres::Postgres;
 use crate::support::redis::Redis;
-use crate::support::{Collector, Delivery, Gateway, Reply, Upstream, nobody};
+use crate::support::{Collector, Delivery, Gateway, Reply, Upstream, eventually, nobody};
 
 pub(crate) fn umavez(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
@@ -222,6 +223,34 @@ async fn check_warns_of_a_cluster_that_is_named_as_one_server() {
     let (code, said, told) = checked(&format!("[hot]\nurl = \"{cluster}\"\n")).await;
     assert_eq!(code, 0, "{told}");
     assert!(said.contains("hot       answers\n") && !told.contains("[hot] url"), "{said}{told}");
+}
+
+#[tokio::test]
+async fn check_warns_of_stores_that_are_set_up_to_forget_or_to_refuse() {
+    // O8: commits that a crash undoes, and a Redis that is full and evicts nothing, passed without a word.
+    let (redis, postgres) = (Redis::start().await, Postgres::start());
+    let tables = format!("[hot]\nurl = \"{}\"\n[durable]\nurl = \"{}\"\n", redis.url(), postgres.url());
+    let risks = ["synchronous_commit = off", "maxmemory"];
+    let (code, said, told) = checked(&tables).await;
+    assert_eq!(code, 0, "{told}");
+    assert!(said.contains("durable   answers\n") && risks.iter().all(|risk| !told.contains(risk)), "{told}");
+
+    postgres.sql("alter system set synchronous_commit = off");
+    postgres.sql("select pg_reload_conf()");
+    eventually("the setting", async || postgres.sql("show synchronous_commit") == "off").await;
+    // Some 94 of a hundred: full enough for a word, not so full that it refuses.
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    assert_eq!(redis.command(&["SET", "filling", &"x".repeat(29_000_000)]).await.text(), "OK");
+    redis.command(&["CONFIG", "SET", "maxmemory", "32000000"]).await;
+    let (code, said, told) = checked(&tables).await;
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("[durable] url: Postgres has synchronous_commit = off: "), "{told}");
+    assert!(told.contains("evicts nothing (noeviction)"), "{told}");
+    assert!(said.contains("u.toml: ok, 3 warnings"), "{said}");
+
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    let (_, _, told) = checked(&tables).await;
+    assert!(!told.contains("noeviction"), "{told}");
 }
 
 #[tokio::test]

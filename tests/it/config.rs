@@ -430,11 +430,58 @@ fn risky_settings_are_warned_of() {
              key = [\"header:X-Event\"]",
             "route \"s\".key: events are named by the header x-event, which meta's signature does not cover",
         ),
+        // O8: of these nothing was said.
+        (
+            "[listen]\ntrusted_proxies = [\"10.0.0.1\", \"0.0.0.0/0\"]",
+            "listen.trusted_proxies: 0.0.0.0/0 is everybody",
+        ),
+        ("[listen]\ntrusted_proxies = [\"::/0\"]", "listen.trusted_proxies: ::/0 is everybody"),
+        ("[listen]\nhandover = \"/tmp/umavez.sock\"", "listen.handover: others may write in /tmp"),
+        (
+            "[[route]]\nname = \"s\"\npath = \"/s\"\nprovider = \"meta\"\nsecret = \"${META_APP_SECRET}\"\n\
+             hot_ttl = \"1h\"\ndurable_ttl = \"24h\"",
+            "route \"s\".durable_ttl: 24h is far below the 8d in which copies of meta",
+        ),
+        ("done = [\"2xx\", \"5xx\"]", "7:8: route \"r\".done: counts a failure of the app"),
+        ("done = [\"2xx\", 503]", "7:8: route \"r\".done: counts a failure of the app"),
+        ("[hot]\nurl = \"redis://10.0.0.5:6379\"", "hot.url: is not encrypted, and leads to another machine"),
+        (
+            "[durable]\nurl = \"postgres://u@db.example.com/x?sslmode=disable\"",
+            "durable.url: is not encrypted, and leads to another machine",
+        ),
+        ("capture_dir = \"/proc/nowhere\"", "route \"r\".capture_dir: /proc can't be written: "),
+        ("capture_dir = \"/proc/version/x\"", "route \"r\".capture_dir: /proc/version is no folder: "),
     ];
     for (lines, said) in wrong {
         let (_, warnings) = parse(&with_route(lines)).unwrap_or_else(|errors| panic!("{lines}: {errors}"));
         let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert!(told.iter().any(|warning| warning.contains(said)), "{lines}: {told:#?}");
+    }
+}
+
+#[test]
+fn what_only_looks_risky_is_not_warned_of() {
+    let writable = tempfile::tempdir().unwrap();
+    let handover = format!("[listen]\nhandover = \"{}/umavez.sock\"", writable.path().display());
+    let captures = format!("capture_dir = \"{}/new/captures\"", writable.path().display());
+    for (lines, not) in [
+        ("[listen]\ntrusted_proxies = [\"10.0.0.0/8\", \"::1\"]", "everybody"),
+        (&*handover, "handover"),
+        (&*captures, "no delivery is kept"),
+        (
+            "[[route]]\nname = \"s\"\npath = \"/s\"\nprovider = \"meta\"\nsecret = \"${META_APP_SECRET}\"\n\
+             durable_ttl = \"7d\"",
+            "far below",
+        ),
+        ("done = [\"2xx\", 409]", "failure of the app"),
+        ("[hot]\nurl = \"redis://redis:6379\"", "not encrypted"),
+        ("[hot]\nurl = \"rediss://cache.example.com:6379\"", "not encrypted"),
+        ("[durable]\nurl = \"postgres://u@127.0.0.1/x?sslmode=disable\"", "not encrypted"),
+        ("[durable]\nurl = \"postgres://u@db.example.com/x?sslmode=verify-full\"", "not encrypted"),
+    ] {
+        let (_, warnings) = parse(&with_route(lines)).unwrap_or_else(|errors| panic!("{lines}: {errors}"));
+        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert!(!told.iter().any(|warning| warning.contains(not)), "{lines}: {told:#?}");
     }
 }
 

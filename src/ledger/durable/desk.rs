@@ -25,6 +25,8 @@ pub(super) enum Ask {
     },
     Payload(u128),
     Ping,
+    /// What the database risks by its settings.
+    Doubts,
     Change {
         digest: Digest,
         change: Override,
@@ -48,6 +50,7 @@ pub(super) enum Reply {
     Payload(Option<Payload>),
     Change(Option<(State, Option<State>)>),
     Swept(Swept),
+    Doubts(Vec<String>),
     Done,
 }
 

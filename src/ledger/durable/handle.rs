@@ -241,6 +241,14 @@ impl Durable {
         self.ask(&self.reads, Ask::Ping).await.map(drop)
     }
 
+    /// What the database risks by its settings, each with its mend.
+    pub async fn doubts(&self) -> Result<Vec<String>, DurableError> {
+        let Reply::Doubts(doubts) = self.ask(&self.reads, Ask::Doubts).await? else {
+            unreachable!("doubts are asked for")
+        };
+        Ok(doubts)
+    }
+
     /// Whether the database answered last.
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)

@@ -237,6 +237,14 @@ impl Hot {
         }
     }
 
+    /// What is risky about how the store is set up, each with its mend; nothing where that can't be known.
+    pub async fn doubts(&self) -> Vec<String> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(redis) => redis.doubts().await,
+        }
+    }
+
     /// Open while any of the node's connections to Redis rests.
     pub fn breaker_state(&self) -> BreakerState {
         match self {

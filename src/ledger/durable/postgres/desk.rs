@@ -34,6 +34,10 @@ impl Link {
                 Ok(Reply::Payload(Some(Payload { id: *id, request: request.into() })))
             }
             Ask::Ping => self.alone(self.query(sql::NOW)).await.map(|_| Reply::Done),
+            Ask::Doubts => {
+                let rows = self.alone(self.query(sql::UNSAFE_SETTINGS)).await?;
+                rows.iter().map(doubt).collect::<Result<_, _>>().map(Reply::Doubts)
+            }
             Ask::Change { digest, change, actor } => {
                 self.change(*digest, *change, actor).await.map(Reply::Change)
             }
@@ -152,6 +156,14 @@ fn record(from: &PgRow) -> Result<Record, sqlx::Error> {
         payload: payload.map(|id| id.as_u128()),
     };
     Ok(full.record())
+}
+
+/// A setting that is off, and what that costs.
+fn doubt(from: &PgRow) -> Result<String, sqlx::Error> {
+    let name: String = from.try_get(0)?;
+    let risk =
+        "after a crash it may have forgotten what it had recorded, and copies of that pass; set it to on";
+    Ok(format!("Postgres has {name} = off: {risk}"))
 }
 
 fn action(from: &PgRow) -> Result<Action, sqlx::Error> {

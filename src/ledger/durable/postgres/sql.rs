@@ -161,6 +161,11 @@ from umavez_event where id = any ($1::uuid[])";
 pub(super) const NOW: &str = "-- umavez: now
 select (extract(epoch from statement_timestamp()) * 1000)::bigint";
 
+/// Which of the settings that make a commit outlive a crash are off.
+pub(super) const UNSAFE_SETTINGS: &str = "-- umavez: unsafe settings
+select name from (values ('fsync'), ('full_page_writes'), ('synchronous_commit')) as s (name)
+where current_setting(name) = 'off' order by name";
+
 /// Ordered, so that the planner goes by the primary key whatever it thinks of the range.
 pub(super) const LOOK: &str = "-- umavez: look
 select 2::smallint, 0::bigint, id, state, fence, attempts, first_claimed, lease_until, expires, fingerprint,

@@ -37,6 +37,8 @@ impl Link {
                 Ok(Reply::Payload(request.map(|request| Payload { id: *id, request: request.into() })))
             }
             Ask::Ping => self.now().await.map(|_| Reply::Done),
+            // Its settings are ours.
+            Ask::Doubts => Ok(Reply::Doubts(Vec::new())),
             Ask::Change { digest, change, actor } => {
                 self.change(*digest, *change, actor).await.map(Reply::Change)
             }

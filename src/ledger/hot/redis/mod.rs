@@ -3,6 +3,7 @@
 
 mod cause;
 mod connect;
+mod doubts;
 mod hearing;
 mod keeper;
 mod lane;
