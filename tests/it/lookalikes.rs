@@ -350,7 +350,8 @@ fn a_delivery_without_the_name_of_its_source_still_has_its_id() {
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let status = keys_with("twilio", &form, "MessageSid=SM1&MessageStatus=sent").remove(0);
     assert_eq!(status, told(&["SM1", "sent"]));
-    let message = r#"{"entry":[{"id":"1","changes":[{"field":"messages","value":{"messages":[{"id":"m"}]}}]}]}"#;
+    let message =
+        r#"{"entry":[{"id":"1","changes":[{"field":"messages","value":{"messages":[{"id":"m"}]}}]}]}"#;
     assert_eq!(key("meta", message), told(&["messages", "m"]));
     let update =
         r#"{"event":"messages.update","instance":"a","data":{"keyId":"k","status":"READ","fromMe":true}}"#;
