@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn no_spelling_of_a_proxys_header_comes_from_a_sender() {
-        // A12: with `_` for `-` they reached the app, where CGI, WSGI and PHP read them as the real ones; and on what
+        // With `_` for `-` they reached the app, where CGI, WSGI and PHP read them as the real ones; and on what
         // passes through, a sender's mark of a replay did.
         let given = [
             ("host", "a.example"),

@@ -227,7 +227,7 @@ async fn check_warns_of_a_cluster_that_is_named_as_one_server() {
 
 #[tokio::test]
 async fn check_warns_of_stores_that_are_set_up_to_forget_or_to_refuse() {
-    // O8: commits that a crash undoes, and a Redis that is full and evicts nothing, passed without a word.
+    // Commits that a crash undoes, and a Redis that is full and evicts nothing, passed without a word.
     let (redis, postgres) = (Redis::start().await, Postgres::start());
     let tables = format!("[hot]\nurl = \"{}\"\n[durable]\nurl = \"{}\"\n", redis.url(), postgres.url());
     let risks = ["synchronous_commit = off", "maxmemory"];

@@ -430,7 +430,7 @@ fn risky_settings_are_warned_of() {
              key = [\"header:X-Event\"]",
             "route \"s\".key: events are named by the header x-event, which meta's signature does not cover",
         ),
-        // O8: of these nothing was said.
+        // Of these nothing was said.
         (
             "[listen]\ntrusted_proxies = [\"10.0.0.1\", \"0.0.0.0/0\"]",
             "listen.trusted_proxies: 0.0.0.0/0 is everybody",

@@ -19,7 +19,7 @@ fn told(gateway: &Gateway, what: &str) -> usize {
 
 #[tokio::test]
 async fn a_full_listener_is_counted_and_told_once() {
-    // O2: past `connections_max` the next sender hung, and neither a metric nor a log line said why.
+    // Past `connections_max` the next sender hung, and neither a metric nor a log line said why.
     let upstream = Upstream::answering(200, "").await;
     let gateway = Gateway::in_front_of(&upstream).table("[limits]\nconnections_max = 2").start().await;
     let open = [("listener", "public")];
@@ -41,7 +41,7 @@ async fn a_full_listener_is_counted_and_told_once() {
 
 #[tokio::test]
 async fn writes_that_wait_are_counted_and_told_once() {
-    // O2: how many writes waited for the durable store, and that no more might, showed nowhere.
+    // How many writes waited for the durable store, and that no more might, showed nowhere.
     let stores = Stores::open(Pair::MemoryPostgres).await;
     let url = stores.postgres_url();
     let (before, database) = url.rsplit_once('/').unwrap();
@@ -84,7 +84,7 @@ impl Drop for Running {
 
 #[tokio::test]
 async fn as_many_files_may_be_open_as_the_system_allows_and_too_few_are_told() {
-    // O9: 10,000 connections were allowed where 1,024 files may be open, and past these nobody was let in.
+    // 10,000 connections were allowed where 1,024 files may be open, and past these nobody was let in.
     let upstream = Upstream::answering(200, "").await;
     let folder = tempfile::tempdir().unwrap();
     let (public, admin) = (free_port(), free_port());
@@ -129,7 +129,7 @@ async fn as_many_files_may_be_open_as_the_system_allows_and_too_few_are_told() {
 
 #[tokio::test]
 async fn idle_connections_to_the_admin_listener_make_room_for_a_probe() {
-    // A13: eighty connections that sent nothing made /live wait until their time was over.
+    // Eighty connections that sent nothing made /live wait until their time was over.
     let upstream = Upstream::answering(200, "").await;
     let patient = "[limits]\nheader_timeout = \"1h\"\nidle_timeout = \"1h\"";
     let gateway = Gateway::in_front_of(&upstream).table(patient).start().await;

@@ -138,7 +138,9 @@ fn the_configuration_that_is_deployed_is_right_and_warns_of_nothing() {
         .unwrap();
     let said = String::from_utf8_lossy(&checked.stderr);
     assert!(checked.status.success(), "{said}");
-    assert!(!said.contains("(warning)"), "{said}");
+    // How many files a process may open is this machine's, not the sample's.
+    let mut warnings = said.lines().filter(|line| line.contains("(warning)") && !line.contains("open files"));
+    assert_eq!(warnings.next(), None, "{said}");
 }
 
 /// Firsts, copies, a conflict, a keyless one, a held one, an unsigned one, and one that passes.

@@ -67,7 +67,7 @@ async fn memory_and_files_stay_bounded_under_many_ids() {
 
 #[tokio::test]
 async fn what_it_keeps_is_its_own_users_to_read() {
-    // O21: outside the unit, whose umask hides it, the database was made for everybody to read, with the requests of
+    // Outside the unit, whose umask hides it, the database was made for everybody to read, with the requests of
     // held events and the tokens in them.
     use std::os::unix::fs::PermissionsExt as _;
     let upstream = Upstream::answering(200, "").await;

@@ -177,7 +177,7 @@ fn what_makes_no_configuration_is_told_and_not_written() {
 
 #[test]
 fn a_variable_that_is_not_set_yet_is_named_and_the_file_is_written() {
-    // O5: the help's own example ended with 64 and wrote nothing, as PGPASSWORD was not set; so did an admin listener
+    // The help's own example ended with 64 and wrote nothing, as PGPASSWORD was not set; so did an admin listener
     // for others, whose token wasn't.
     let help = stdout(&umavez(&["init", "--help"]));
     assert!(help.contains("--postgres 'postgres://umavez:${PGPASSWORD}@postgres/umavez'"), "{help}");
@@ -210,7 +210,7 @@ fn a_variable_that_is_not_set_yet_is_named_and_the_file_is_written() {
 
 #[test]
 fn a_first_configuration_may_only_watch() {
-    // O15: every route is to begin in shadow, and neither a flag, a question nor a line of the file said how.
+    // Every route is to begin in shadow, and neither a flag, a question nor a line of the file said how.
     let (_folder, config) = folder();
     let flags = [&APP[..], &["--provider", "hotmart", "--key", "$.id", "--force"]].concat();
     let written = |shadow: &[&str]| {

@@ -162,7 +162,7 @@ async fn health_is_told_on_the_admin_listener_only() {
 
 #[tokio::test]
 async fn a_web_page_cannot_have_the_operators_browser_ask() {
-    // A6: any page that a browser on the gateway's machine showed could forget events, mark them done, have the
+    // Any page that a browser on the gateway's machine showed could forget events, mark them done, have the
     // configuration read again, and by a name of its own that led to 127.0.0.1 read what the admin listener tells.
     let upstream = Upstream::answering(200, "").await;
     let gateway = Gateway::in_front_of(&upstream).start().await;

@@ -287,7 +287,7 @@ async fn reloads_under_load_lose_no_request_and_double_no_series() {
 
 #[tokio::test]
 async fn a_reload_whose_file_does_not_come_holds_up_neither_the_next_nor_a_stop() {
-    // A13: a read that never ended (a FIFO; a file system that hangs) left every later reload without an answer, and
+    // A read that never ended (a FIFO; a file system that hangs) left every later reload without an answer, and
     // kept the process after SIGTERM.
     let upstream = Upstream::answering(200, "").await;
     let mut gateway = Gateway::in_front_of(&upstream).route(ORDERS).start().await;
