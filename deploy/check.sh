@@ -47,6 +47,8 @@ dockerfile() {
 compose() {
     local check=("$tools/bin/check-jsonschema" --builtin-schema vendor.compose-spec)
     passes compose.yaml "${check[@]}" deploy/compose.yaml
+    # Of a file that is mounted alone, a container keeps the one that an editor has replaced.
+    if grep -nE '^ +- \.[^:]*\.(toml|ya?ml):' deploy/compose.yaml; then fail "compose.yaml: mount the folder"; fi
     sed 's|stop_grace_period:|stop_grace_perjod:|' deploy/compose.yaml >"$work/compose.yaml"
     refuses compose.yaml stop_grace_perjod "${check[@]}" "$work/compose.yaml"
 }
@@ -59,6 +61,9 @@ kubernetes() {
     cp -r deploy/kubernetes "$work/kubernetes"
     sed -i 's|^grace = "75s"$|grace = "90s"|' "$work/kubernetes/umavez.toml"
     refuses "kubernetes, together" "a drain may take 105 s" "$tools/bin/python" deploy/check/manifests.py "$work/kubernetes"
+    sed -i 's|path: /webhooks$|path: /|' "$work/kubernetes/ingress.yaml"
+    sed -i '/^secret = .*reminders"/d' "$work/kubernetes/umavez.toml"
+    refuses "kubernetes, together" "publishes pix-reminder, unsigned" "$tools/bin/python" deploy/check/manifests.py "$work/kubernetes"
     # The oldest that is supported here, and the newest that there is a schema for.
     for version in 1.30 1.37; do
         local check=("$tools/bin/kubernetes-validate" --strict --no-warn --kubernetes-version "$version")
@@ -91,6 +96,8 @@ unit() {
         passes "$unit" systemd-analyze verify --man=no "$work/$unit"
         if grep . "$work/log"; then fail "$unit: systemd has something to say"; fi
     done
+    # RestartPreventExitStatus looks at the main process alone: a wrong configuration would start for ever.
+    if grep -n '^ExecStartPre=' deploy/umavez.service; then fail "umavez.service: leave refusing to the main process"; fi
     # Exposure 0 (shut in) to 10: a setting that is dropped shows.
     passes "umavez.service's hardening" systemd-analyze security --offline=true --threshold=20 "$work/umavez.service"
     sed 's|^Type=notify$|Type=notifx|' "$work/umavez.service" >"$work/broken.service"

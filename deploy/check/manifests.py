@@ -49,7 +49,10 @@ for rule in objects["NetworkPolicy"]["umavez"]["spec"]["ingress"]:
     for port in rule["ports"]:
         hold(port["port"] in ports, f"NetworkPolicy: the pods have no port {port['port']}")
 for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-    hold(container[probe]["httpGet"]["port"] == "admin", f"{probe}: asks another port than the admin listener's")
+    asked = container[probe]["httpGet"]
+    hold(asked["port"] == "admin", f"{probe}: asks another port than the admin listener's")
+    # /ready says no on every pod at once while Postgres is away.
+    hold(asked["path"] == "/live", f"{probe}: asks {asked['path']}, not /live")
 for listener, port in (("public", "http"), ("admin", "admin")):
     hold(config["listen"][listener].endswith(f":{ports[port]}"), f"listen.{listener} is not the port {port}")
 
@@ -58,6 +61,11 @@ for rule in objects["Ingress"]["umavez"]["spec"]["rules"]:
         service = path["backend"]["service"]
         there = {port["name"] for port in objects["Service"][service["name"]]["spec"]["ports"]}
         hold(service["port"]["name"] in there, f"Ingress: {service['name']} has no such port")
+        # The manifests published every path, and with them a route that nobody signed.
+        prefix = path["path"].rstrip("/") + "/"
+        for route in config["route"]:
+            published = (route["path"] + "/").startswith(prefix)
+            hold("secret" in route or not published, f"Ingress: {path['path']} publishes {route['name']}, unsigned")
 target = objects["HorizontalPodAutoscaler"]["umavez"]["spec"]["scaleTargetRef"]
 hold(target["name"] in objects[target["kind"]], "HorizontalPodAutoscaler: its target is not there")
 hold("replicas" not in deployment, "Deployment: replicas goes against the autoscaler")
@@ -75,6 +83,15 @@ for secret in secrets:
     hold(str(pathlib.Path(secret["file"]).parent) == mounts["secrets"], f"{secret['file']} is not where secrets are")
 
 hold(config["providers_dir"] == mounts["providers"], "providers_dir is not where the provider files are")
+
+# The policy wanted labels that nobody was told of.
+readme = (folder / "README.md").read_text()
+policy = objects["NetworkPolicy"]["umavez"]["spec"]
+for rule in policy["ingress"] + policy["egress"]:
+    for peer in rule.get("from", []) + rule.get("to", []):
+        if "namespaceSelector" not in peer:
+            for label, value in peer["podSelector"]["matchLabels"].items():
+                hold(f"`{label}: {value}`" in readme, f"README.md does not tell of the label {label}: {value}")
 
 hold(pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"], "root or writable")
 (kustomization,) = objects["Kustomization"].values()
