@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, Method};
 use super::Arrived;
 use super::capture::{Album, Recorder};
 use super::route::{Match, RouteTable};
+use super::spelling::climbs;
 use crate::clock::UnixMillis;
 use crate::config::{RouteConfig, Target};
 use crate::listen::ClientNames;
@@ -190,6 +191,9 @@ impl Routes {
             return Some(Found::Misspelled(Arc::clone(&self.routes[meant])));
         };
         let route = Arc::clone(&self.routes[index]);
+        if path_params.iter().any(|(_, value)| climbs(value)) {
+            return Some(Found::Misspelled(route));
+        }
         Some(if event { Found::Event { route, path_params } } else { Found::PassThrough(route) })
     }
 }

@@ -29,6 +29,15 @@ pub(super) fn canonical(path: &str) -> Cow<'_, str> {
     Cow::Owned(format!("/{}", segments.join("/")))
 }
 
+/// Whether a placeholder's value leads out of its place once it is decoded (`..%2f..%2fadmin`): whoever stands before or
+/// behind reads another path than the one that was matched.
+pub(super) fn climbs(value: &str) -> bool {
+    value.contains(['.', '%']) && {
+        let decoded = percent_decode_str(value).decode_utf8_lossy();
+        decoded.split(['/', '\\']).any(|segment| segment.split(';').next() == Some(".."))
+    }
+}
+
 /// The same of a route's pattern, whose placeholders stay; `None` where it would match what isn't a spelling of it.
 pub(super) fn canonical_pattern(pattern: &str) -> Option<String> {
     let mut text = String::with_capacity(pattern.len());
@@ -73,6 +82,16 @@ mod tests {
         }
         assert_eq!(canonical("/%ff%00"), "/\u{fffd}\0");
         assert_eq!(canonical("/"), "/");
+    }
+
+    #[test]
+    fn a_value_climbs_by_its_dots_alone() {
+        for value in ["..", "%2e%2E", "..%2f..%2fwebhooks", "a%5c..", "a/../b", "..;v=1"] {
+            assert!(climbs(value), "{value}");
+        }
+        for value in ["", "loja", "loja%2f1", "...", "a..b", "%2e", "1.2", "%"] {
+            assert!(!climbs(value), "{value}");
+        }
     }
 
     #[test]

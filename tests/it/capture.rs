@@ -278,9 +278,8 @@ async fn capture_alone_refuses_and_keeps_what_copies_of_an_event_differ_in() {
     assert_eq!((code, lines.len()), (0, 2), "{lines:?}");
     let found = captures(&folder.path().join("seen"));
     // Two of the same millisecond stand in any order.
-    let is_told = |capture: &PathBuf| {
-        lines[0].starts_with(&format!("seen/{}", capture.file_name().unwrap().display()))
-    };
+    let is_told =
+        |capture: &PathBuf| lines[0].starts_with(&format!("seen/{}", capture.file_name().unwrap().display()));
     assert!(found.iter().any(is_told), "{lines:?}");
     assert!(!read(&found[0], "body").contains("live-5e5e"));
     let compared = umavez(&["keydiff", &found[0].display().to_string(), &found[1].display().to_string()]);

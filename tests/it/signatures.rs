@@ -260,6 +260,24 @@ async fn another_spelling_of_a_routes_path_does_not_slip_past_its_signature() {
 }
 
 #[tokio::test]
+async fn a_placeholder_that_climbs_is_no_event_of_its_route() {
+    // `/internal/..%2f..%2fwebhooks` is `/webhooks` to nginx, whose fence it passed, and was the inner route's event here.
+    let upstream = Upstream::answering(200, "done").await;
+    let route = "[[route]]\nname = \"inner\"\npath = \"/internal/{tenant}\"\nkey = [\"$.id\"]\n";
+    let gateway = Gateway::in_front_of(&upstream).route(route).start().await;
+    for (path, status) in [
+        ("/internal/..%2f..%2fwebhooks", 404),
+        ("/internal/%2e%2E%5cwebhooks", 404),
+        ("/internal/loja%2f1", 200),
+        ("/internal/loja..br", 200),
+    ] {
+        let answer = gateway.send(&Delivery::json(path, &format!(r#"{{"id":"{path}"}}"#))).await;
+        assert_eq!(answer.status, status, "{path}");
+    }
+    assert_eq!(upstream.received(), 2);
+}
+
+#[tokio::test]
 async fn a_token_in_a_path_stays_out_of_the_log() {
     // A request for another spelling of `/h/{token}/in` was refused with its whole path in the log, the token too.
     let upstream = Upstream::answering(200, "done").await;
