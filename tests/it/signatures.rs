@@ -271,7 +271,7 @@ async fn a_placeholder_that_climbs_is_no_event_of_its_route() {
         ("/internal/loja%2f1", 200),
         ("/internal/loja..br", 200),
     ] {
-        let answer = gateway.send(&Delivery::json(path, &format!(r#"{{"id":"{path}"}}"#))).await;
+        let answer = gateway.send(&Delivery::json(path, format!(r#"{{"id":"{path}"}}"#))).await;
         assert_eq!(answer.status, status, "{path}");
     }
     assert_eq!(upstream.received(), 2);
