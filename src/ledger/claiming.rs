@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Digest, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
-use super::hot::{Done, HotAsk, HotDone, HotSeen};
+use super::hot::{Done, HotAsk, HotDone, HotSeen, Long};
 use super::in_flight::{Ended, InFlight, Place, Seat};
 use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter};
 use crate::clock::monotonic;
@@ -21,7 +21,8 @@ pub(super) struct Item {
     pub(super) fence: Fence,
     seat: Option<Seat>,
     pub(super) hot_said: Option<HotSeen>,
-    pub(super) receipt_elsewhere: bool,
+    /// Done, says the hot store, which has no more of the receipt.
+    pub(super) long: Option<Long>,
     verdict: Option<Verdict>,
 }
 
@@ -39,7 +40,7 @@ impl Claiming {
                 fence: Fence::draw(),
                 seat: None,
                 hot_said: None,
-                receipt_elsewhere: false,
+                long: None,
                 verdict: None,
                 ask,
             };
@@ -48,7 +49,7 @@ impl Claiming {
             if reserved.is_none()
                 && let Some((receipt, processed)) = near(digest)
             {
-                item.done(receipt, Layer::Hot, Some(processed));
+                item.done(receipt, Layer::Hot, processed);
                 return item;
             }
             let place = match reserved.and_then(|claimed| claimed.seat.take()) {
@@ -79,11 +80,20 @@ impl Claiming {
 
     /// The items that have no verdict yet.
     pub(super) fn open(&self) -> impl Iterator<Item = &Item> {
-        self.items.iter().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
+        self.items.iter().filter(|item| item.verdict.is_none() && item.long.is_none())
     }
 
     pub(super) fn open_mut(&mut self) -> impl Iterator<Item = &mut Item> {
-        self.items.iter_mut().filter(|item| item.verdict.is_none() && !item.receipt_elsewhere)
+        self.items.iter_mut().filter(|item| item.verdict.is_none() && item.long.is_none())
+    }
+
+    /// The items that are done, of which the durable store has the receipts.
+    pub(super) fn long(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| item.long.is_some())
+    }
+
+    pub(super) fn long_mut(&mut self) -> impl Iterator<Item = &mut Item> {
+        self.items.iter_mut().filter(|item| item.long.is_some())
     }
 
     pub(super) fn verdicts(self) -> Vec<Verdict> {
@@ -99,10 +109,10 @@ impl Item {
 
     pub(super) fn hot(&mut self, seen: HotSeen) {
         match seen {
-            HotSeen::Done(Done { fingerprint, receipt: Some(receipt) }) => {
-                self.done(Arc::new(receipt), Layer::Hot, Some(fingerprint));
+            HotSeen::Done(Done { fingerprint, receipt }) => {
+                self.done(Arc::new(receipt), Layer::Hot, fingerprint);
             }
-            HotSeen::Done(Done { receipt: None, .. }) => self.receipt_elsewhere = true,
+            HotSeen::Long(long) => self.long = Some(long),
             HotSeen::Exposed => self.in_flight(),
             HotSeen::Claimed | HotSeen::Processing => self.hot_said = Some(seen),
         }
@@ -118,10 +128,10 @@ impl Item {
                 let ttl = on.terms.hot_ttl.saturating_sub(age);
                 let warm = (!ttl.is_zero()).then(|| HotDone {
                     key: self.ask.key.clone(),
-                    done: Done { fingerprint, receipt: Some(receipt.clone()) },
+                    done: Done { fingerprint, receipt: receipt.clone() },
                     ttl,
                 });
-                self.done(Arc::new(receipt), Layer::Durable, Some(fingerprint));
+                self.done(Arc::new(receipt), Layer::Durable, fingerprint);
                 return warm;
             }
         }
@@ -152,8 +162,9 @@ impl Item {
         }));
     }
 
-    pub(super) fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Option<Fingerprint>) {
-        let conflict = processed.filter(|processed| *processed != self.ask.fingerprint);
+    pub(super) fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Fingerprint) {
+        self.long = None;
+        let conflict = (processed != self.ask.fingerprint).then_some(processed);
         if let Some(seat) = self.seat.take() {
             seat.leave(&Ended::Done(Arc::clone(&receipt), layer, processed));
         }

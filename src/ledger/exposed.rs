@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::claiming::Claiming;
 use super::durable::{DurableError, End, Seen, SettleAsk};
-use super::hot::{Done, HotAsk, HotSeen, Marking};
+use super::hot::{HotAsk, HotSeen, Marking};
 use super::{Conditions, Ledger, LedgerError, WithoutDurable};
 
 impl Ledger {
@@ -33,7 +33,7 @@ impl Ledger {
                     item.first(1, Duration::ZERO, on, began, false)
                 }
                 (WithoutDurable::HotOnly, Some(HotSeen::Processing | HotSeen::Exposed)) => item.in_flight(),
-                (WithoutDurable::HotOnly, Some(HotSeen::Done(_)) | None) | (WithoutDurable::Refuse, _) => {
+                (WithoutDurable::HotOnly, Some(HotSeen::Done(_) | HotSeen::Long(_)) | None) | (WithoutDurable::Refuse, _) => {
                     if item.hot_said == Some(HotSeen::Claimed) {
                         unmark.push((item.ask.key.clone(), item.fence));
                     }
@@ -64,7 +64,7 @@ impl Ledger {
             item.hot_said = None;
             match said.next() {
                 // Its receipt is the durable store's to give, which is away.
-                Some(HotSeen::Done(Done { receipt: None, .. })) | None => {}
+                Some(HotSeen::Long(_)) | None => {}
                 Some(seen) => item.hot(seen),
             }
         }

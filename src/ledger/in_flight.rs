@@ -18,7 +18,7 @@ const SHARDS: usize = 64;
 pub(super) enum Ended {
     /// Done; the layer is the one that knew, or `Waited` where it was processed meanwhile. The fingerprint is that of
     /// the item that was processed.
-    Done(Arc<Receipt>, Layer, Option<Fingerprint>),
+    Done(Arc<Receipt>, Layer, Fingerprint),
     /// Not processed: the next copy passes.
     Released,
     Held,

@@ -28,7 +28,7 @@ pub use claim::{
     Claim, Digest, EventKey, Fence, Fingerprint, Layer, OnUnknown, Payload, READABLE_TEXT_MAX, Receipt,
     Settlement, Terms,
 };
-use claiming::Claiming;
+use claiming::{Claiming, Item};
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
 use hot::{Hot, HotAsk, HotSeen};
 pub use in_flight::Reserved;
@@ -39,6 +39,8 @@ pub use wait::{Waited, Waiter};
 
 /// How long a person's replay waits for a copy that asks the stores just now.
 const RESERVE_MAX: Duration = Duration::from_secs(5);
+/// How long copies wait for receipts that are too long for the hot store: less than any sender's patience.
+const RECEIPTS_WAIT: Duration = Duration::from_secs(2);
 
 /// One item to claim.
 #[derive(Clone, Debug)]
@@ -276,18 +278,40 @@ impl Ledger {
             }
             Err(error) => self.shared.metrics.hot_failed(&error),
         }
-        // A receipt that was too long for the hot store is the durable store's to give.
-        for item in claiming.items.iter_mut().filter(|item| item.receipt_elsewhere) {
-            let receipt = match self.durable.peek(vec![item.ask.key.digest()]).await {
-                Ok(mut seen) => match seen.pop().flatten() {
-                    Some(Seen::Done { receipt, .. }) => receipt,
-                    Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held) | None => {
-                        settle::empty_receipt(self.shared.clock.now())
-                    }
-                },
-                Err(_) => settle::empty_receipt(self.shared.clock.now()),
-            };
-            item.done(Arc::new(receipt), Layer::Hot, None);
+        if claiming.long().next().is_some() {
+            self.ask_receipts(claiming, on).await;
+        }
+    }
+
+    /// Receipts that were too long for the hot store are the durable store's to give. It decides where it says that an
+    /// event is not done after all; where it says nothing, the copies are answered with what the hot store has.
+    async fn ask_receipts(&self, claiming: &mut Claiming, on: &Conditions) {
+        let digests = claiming.long().map(|item| item.ask.key.digest()).collect();
+        let said = tokio::time::timeout(RECEIPTS_WAIT, self.durable.peek(digests)).await;
+        let said = match said {
+            Ok(Ok(seen)) => Some(seen),
+            Ok(Err(error)) => {
+                self.shared.metrics.durable_failed(&error);
+                None
+            }
+            Err(_late) => None,
+        };
+        let mut seen = said.map(Vec::into_iter);
+        let items: Vec<&mut Item> = claiming.long_mut().collect();
+        for item in items {
+            let Some(long) = item.long.take() else { continue };
+            match seen.as_mut().map(|seen| seen.next().flatten()) {
+                Some(Some(Seen::Done { receipt, fingerprint, .. })) => {
+                    item.done(Arc::new(receipt), Layer::Hot, fingerprint);
+                }
+                // What the hot store has decided alone, the durable store may not have heard of yet.
+                Some(None) if on.without_durable == WithoutDurable::Refuse => {}
+                Some(Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held)) => {}
+                Some(None) | None => {
+                    let receipt = long.receipt.unwrap_or_else(|| settle::empty_receipt(self.shared.clock.now()));
+                    item.done(Arc::new(receipt), Layer::Hot, long.fingerprint);
+                }
+            }
         }
     }
 

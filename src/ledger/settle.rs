@@ -148,7 +148,7 @@ fn hot_done(claim: &Claim, receipt: &Receipt) -> Option<HotDone> {
     let ttl = claim.terms.hot_ttl.checked_sub(claim.age + claim.taken.elapsed())?;
     (!ttl.is_zero()).then(|| HotDone {
         key: claim.key.clone(),
-        done: Done { fingerprint: claim.fingerprint, receipt: Some(receipt.clone()) },
+        done: Done { fingerprint: claim.fingerprint, receipt: receipt.clone() },
         ttl,
     })
 }
@@ -156,7 +156,7 @@ fn hot_done(claim: &Claim, receipt: &Receipt) -> Option<HotDone> {
 pub(super) fn ended(claim: &Claim, settlement: &Settlement) -> Ended {
     match settlement {
         Settlement::Commit(receipt) => {
-            Ended::Done(Arc::clone(receipt), Layer::Waited, Some(claim.fingerprint))
+            Ended::Done(Arc::clone(receipt), Layer::Waited, claim.fingerprint)
         }
         Settlement::Release => Ended::Released,
         Settlement::Hold => Ended::Held,

@@ -97,21 +97,18 @@ impl Ledger {
             let mut exposed = false;
             let pause = match self.hot.watch(&ask.key).await {
                 Ok(Watched::Done(done)) => {
-                    if let Some(receipt) = done.receipt {
-                        return Ended::Done(Arc::new(receipt), Layer::Waited, Some(done.fingerprint));
-                    }
-                    POLL
+                    return Ended::Done(Arc::new(done.receipt), Layer::Waited, done.fingerprint);
                 }
                 Ok(Watched::Watching) => POLL_PUSHED,
                 Ok(Watched::WatchingExposed) => {
                     exposed = true;
                     POLL_PUSHED
                 }
-                Ok(Watched::Absent) | Err(_) => POLL,
+                Ok(Watched::Long(_) | Watched::Absent) | Err(_) => POLL,
             };
             match self.durable.peek(vec![ask.key.digest()]).await.map(|mut seen| seen.pop().flatten()) {
                 Ok(Some(Seen::Done { receipt, fingerprint, .. })) => {
-                    return Ended::Done(Arc::new(receipt), Layer::Waited, Some(fingerprint));
+                    return Ended::Done(Arc::new(receipt), Layer::Waited, fingerprint);
                 }
                 Ok(Some(Seen::Held)) => return Ended::Held,
                 // The durable store can't tell of a claim that it knows nothing of.
@@ -136,7 +133,7 @@ fn waited(ask: &Ask, ended: Ended) -> Waited {
         Ended::Done(receipt, layer, processed) => Waited::Done {
             receipt,
             layer,
-            conflict: processed.filter(|processed| *processed != ask.fingerprint),
+            conflict: (processed != ask.fingerprint).then_some(processed),
         },
         Ended::Held => Waited::Held,
         Ended::Released | Ended::Unknown => Waited::NotDone,

@@ -27,6 +27,7 @@ mod hot;
 mod init;
 mod keydiff;
 mod keys;
+mod long_receipts;
 mod lookalikes;
 mod model;
 mod near;

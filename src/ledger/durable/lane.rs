@@ -13,8 +13,9 @@ use super::row::Row;
 use super::store::Keeper;
 use crate::ledger::claim::Digest;
 
-/// Most questions that share one statement.
+/// Most questions that share one statement, and most events of more than one of them.
 const SHARED_MAX: usize = 256;
+const SHARED_EVENTS_MAX: usize = 4096;
 
 /// A question and where its answer goes; nowhere for what is done as well as may be.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl Lane {
             let mut shared = Shared::default();
             let mut others = Vec::new();
             shared.add(job, &mut others);
-            while shared.len() + others.len() < SHARED_MAX {
+            while shared.len() + others.len() < SHARED_MAX && shared.events < SHARED_EVENTS_MAX {
                 let Ok(job) = self.queue.try_recv() else { break };
                 shared.add(job, &mut others);
             }
@@ -81,13 +82,18 @@ impl Lane {
 
     async fn share(&mut self, shared: Shared) {
         if !shared.peeks.is_empty() {
-            let digests: Vec<Digest> =
+            let mut digests: Vec<Digest> =
                 shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
-            let reply = self.ask(&Ask::Peek(digests)).await;
+            digests.sort_unstable();
+            digests.dedup();
+            let reply = match self.ask(&Ask::Peek(digests)).await {
+                Ok(Reply::Peek(now, rows)) => Ok((now, by_digest(rows))),
+                Ok(_) => unreachable!("a peek gives rows"),
+                Err(error) => Err(error),
+            };
             for (digests, answer) in shared.peeks {
                 let reply = match &reply {
-                    Ok(Reply::Peek(now, rows)) => Ok(Reply::Peek(*now, pick(&digests, rows))),
-                    Ok(_) => unreachable!("a peek gives rows"),
+                    Ok((now, rows)) => Ok(Reply::Peek(*now, pick(&digests, rows))),
                     Err(error) => Err(error.clone()),
                 };
                 // A waiter that went away needs no answer.
@@ -102,14 +108,20 @@ impl Lane {
     }
 }
 
-fn pick(digests: &[Digest], rows: &[Row]) -> Vec<Row> {
-    rows.iter().filter(|row| digests.contains(&row.digest)).cloned().collect()
+fn by_digest(rows: Vec<Row>) -> HashMap<Digest, Row> {
+    rows.into_iter().map(|row| (row.digest, row)).collect()
+}
+
+fn pick(digests: &[Digest], rows: &HashMap<Digest, Row>) -> Vec<Row> {
+    digests.iter().filter_map(|digest| rows.get(digest)).cloned().collect()
 }
 
 /// Questions that can share one statement.
 #[derive(Default)]
 struct Shared {
     peeks: Vec<(Vec<Digest>, Answer)>,
+    /// How many events the peeks ask for.
+    events: usize,
     /// The latest fingerprint counts.
     conflicts: HashMap<Digest, crate::ledger::claim::Fingerprint>,
 }
@@ -121,7 +133,12 @@ impl Shared {
 
     fn add(&mut self, job: Job, others: &mut Vec<Job>) {
         match job {
-            Job { ask: Ask::Peek(digests), answer: Some(answer) } => self.peeks.push((digests, answer)),
+            // Nobody waits for it any more: a database that stalls is not asked later what was asked meanwhile.
+            Job { ask: Ask::Peek(_), answer: Some(answer) } if answer.is_closed() => {}
+            Job { ask: Ask::Peek(digests), answer: Some(answer) } => {
+                self.events += digests.len();
+                self.peeks.push((digests, answer));
+            }
             Job { ask: Ask::Conflicts(conflicts), answer: None } => self.conflicts.extend(conflicts),
             other => others.push(other),
         }

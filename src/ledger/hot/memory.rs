@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::value::{self, FORGOTTEN_TTL, Value};
-use super::{Done, HotAsk, HotDone, HotSeen, Watched};
+use super::{HotAsk, HotDone, HotSeen, Watched};
 use crate::clock::monotonic;
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
@@ -96,7 +96,11 @@ impl Memory {
             }
         };
         drop(shard);
-        parse(&text).map_or(HotSeen::Processing, HotSeen::Done)
+        match Value::parse(&text) {
+            Value::Done(done) => HotSeen::Done(done),
+            Value::Long(long) => HotSeen::Long(long),
+            Value::Mark { .. } | Value::Forgotten | Value::Unreadable => HotSeen::Processing,
+        }
     }
 
     pub(super) fn done(&self, end: &HotDone) {
@@ -132,9 +136,11 @@ impl Memory {
                 *watched = true;
                 Watched::Watching
             }
-            Some(State::Done(text)) => {
-                parse(&Bytes::copy_from_slice(text)).map_or(Watched::Absent, Watched::Done)
-            }
+            Some(State::Done(text)) => match Value::parse(&Bytes::copy_from_slice(text)) {
+                Value::Done(done) => Watched::Done(done),
+                Value::Long(long) => Watched::Long(long),
+                Value::Mark { .. } | Value::Forgotten | Value::Unreadable => Watched::Absent,
+            },
             Some(State::Forgotten) | None => Watched::Absent,
         }
     }
@@ -228,13 +234,6 @@ impl Entry {
     }
 }
 
-fn parse(text: &Bytes) -> Option<Done> {
-    match Value::parse(text) {
-        Value::Done(done) => Some(done),
-        Value::Mark { .. } | Value::Forgotten | Value::Unreadable => None,
-    }
-}
-
 /// Far below [`UNDONE`], however long.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).min(UNDONE / 4)
@@ -261,6 +260,7 @@ mod tests {
     use super::*;
     use crate::clock::UnixMillis;
     use crate::ledger::claim::{Fingerprint, Receipt};
+    use crate::ledger::hot::Done;
 
     fn ask(id: usize, ttl: Duration) -> HotAsk {
         HotAsk { key: EventKey::new("orders", &[id.to_string()]), fence: Fence(1), mark_ttl: ttl }
@@ -273,7 +273,7 @@ mod tests {
             body: Some(vec![b'x'; 100].into()),
             at: UnixMillis(1),
         };
-        let done = Done { fingerprint: Fingerprint(1), receipt: Some(receipt) };
+        let done = Done { fingerprint: Fingerprint(1), receipt };
         HotDone { key: ask(id, ttl).key, done, ttl }
     }
 

@@ -45,6 +45,8 @@ pub enum HotSeen {
     Claimed,
     /// Done, as the durable store recorded it.
     Done(Done),
+    /// Done too, with a longer receipt.
+    Long(Long),
     /// Somebody else's mark is there.
     Processing,
     /// Somebody else's mark is there, of a claim that the durable store knows nothing of: it counts.
@@ -64,7 +66,14 @@ pub enum Marking {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     pub fingerprint: Fingerprint,
-    /// `None` where the receipt was too long for the hot store: the durable store has it.
+    pub receipt: Receipt,
+}
+
+/// What it remembers of a done event whose receipt was too long for it: the durable store has the whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Long {
+    pub fingerprint: Fingerprint,
+    /// All but the body; `None` where not even the headers fitted.
     pub receipt: Option<Receipt>,
 }
 
@@ -85,6 +94,8 @@ pub enum Watched {
     WatchingExposed,
     /// It ended meanwhile.
     Done(Done),
+    /// It did, with a longer receipt.
+    Long(Long),
     /// Nothing is known of it: released, lapsed or forgotten.
     Absent,
 }

@@ -2,8 +2,9 @@
 //!
 //! A mark: `processing - <fence>`, or `processing w <fence>` where a copy on another node waits for its end. In place of
 //! `-` and `w`, `x` and `y` where the durable store knows nothing of the claim: it was away.
-//! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body;
-//! or `done - <fingerprint>` alone where the receipt stays in the durable store.
+//! An end: `done <status> <fingerprint> <at> <body bytes|->`, lines of `name: value`, an empty line, the body. Where the
+//! receipt is too long, `durable` in place of the bytes and no body, which stays in the durable store; or
+//! `done - <fingerprint>` alone where not even the headers fit.
 //! `forgotten`, for a short while: a person changed the event, and ends that are still on their way must not land.
 //! Anything else is nothing we wrote, and never reads as done.
 
@@ -13,11 +14,11 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderName, HeaderValue};
 
-use super::Done;
+use super::{Done, Long};
 use crate::clock::UnixMillis;
 use crate::ledger::claim::{EventKey, Fence, Fingerprint, READABLE_TEXT_MAX, Receipt};
 
-/// Longest receipt that the hot store keeps, bytes; the durable store has the longer ones.
+/// Longest receipt that the hot store keeps, bytes; of longer ones the durable store has the body.
 pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
 
 /// Room for the line before a receipt's headers.
@@ -25,6 +26,8 @@ const FIRST_LINE_BYTES: usize = 64;
 
 const MARK: &[u8] = b"processing ";
 const DONE: &[u8] = b"done ";
+/// Where the body is, in place of its length.
+const ELSEWHERE: &str = "durable";
 /// What a person's change leaves.
 pub(super) const FORGOTTEN: &[u8] = b"forgotten";
 /// How long what is forgotten is kept from coming back: longer than any call to Redis lasts.
@@ -41,6 +44,7 @@ pub(super) enum Value {
         exposed: bool,
     },
     Done(Done),
+    Long(Long),
     Forgotten,
     /// Not written by us, or cut off: says nothing of the event.
     Unreadable,
@@ -53,7 +57,7 @@ impl Value {
         } else if bytes == FORGOTTEN {
             Some(Self::Forgotten)
         } else {
-            bytes.strip_prefix(DONE).and_then(|rest| parse_done(bytes, rest)).map(Self::Done)
+            bytes.strip_prefix(DONE).and_then(|rest| parse_done(bytes, rest))
         };
         value.unwrap_or(Self::Unreadable)
     }
@@ -79,30 +83,25 @@ pub(super) fn mark(fence: Fence) -> String {
     format!("processing - {}", fence.0)
 }
 
-/// An end, without its receipt where that is too long.
+/// An end, without its body where that is too long.
 pub(super) fn done(done: &Done) -> Vec<u8> {
-    match &done.receipt {
-        Some(receipt) if receipt_bytes(receipt) <= RECEIPT_BYTES_MAX => done_with(receipt, done.fingerprint),
-        Some(_) | None => format!("done - {}", done.fingerprint).into_bytes(),
-    }
-}
-
-/// How long a receipt's headers and body are.
-fn receipt_bytes(receipt: &Receipt) -> usize {
+    let Done { fingerprint, receipt } = done;
     let headers = receipt.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 3);
-    headers.sum::<usize>() + receipt.body.as_ref().map_or(0, Bytes::len)
-}
-
-fn done_with(receipt: &Receipt, fingerprint: Fingerprint) -> Vec<u8> {
-    let body = receipt.body.as_ref();
-    let mut bytes = Vec::with_capacity(FIRST_LINE_BYTES + receipt_bytes(receipt) + 1);
-    let first = match body.map(Bytes::len) {
-        Some(length) => {
-            writeln!(bytes, "done {} {fingerprint} {} {length}", receipt.status, receipt.at.0)
-        }
-        None => writeln!(bytes, "done {} {fingerprint} {} -", receipt.status, receipt.at.0),
-    };
-    first.expect("a vector takes any text");
+    let headers_bytes = headers.sum::<usize>();
+    let whole_bytes = headers_bytes + receipt.body.as_ref().map_or(0, Bytes::len);
+    if headers_bytes > RECEIPT_BYTES_MAX {
+        return format!("done - {fingerprint}").into_bytes();
+    }
+    let body = receipt.body.as_ref().filter(|_| whole_bytes <= RECEIPT_BYTES_MAX);
+    let room = headers_bytes + body.map_or(0, Bytes::len);
+    let mut bytes = Vec::with_capacity(FIRST_LINE_BYTES + room + 1);
+    write!(bytes, "done {} {fingerprint} {} ", receipt.status, receipt.at.0)
+        .and_then(|()| match (body, &receipt.body) {
+            (Some(body), _) => writeln!(bytes, "{}", body.len()),
+            (None, Some(_)) => writeln!(bytes, "{ELSEWHERE}"),
+            (None, None) => writeln!(bytes, "-"),
+        })
+        .expect("a vector takes any text");
     for (name, value) in &receipt.headers {
         bytes.extend_from_slice(name.as_str().as_bytes());
         bytes.extend_from_slice(b": ");
@@ -126,19 +125,20 @@ fn parse_mark(rest: &[u8]) -> Option<Value> {
     Some(Value::Mark { fence: Fence(fence), watched, exposed })
 }
 
-fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Done> {
+fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Value> {
     if let Some(fingerprint) = rest.strip_prefix(b"- ") {
         let fingerprint = parse_fingerprint(std::str::from_utf8(fingerprint).ok()?)?;
-        return Some(Done { fingerprint, receipt: None });
+        return Some(Value::Long(Long { fingerprint, receipt: None }));
     }
     let (first, mut rest) = split_line(rest)?;
     let mut words = std::str::from_utf8(first).ok()?.split(' ');
     let status = words.next()?.parse().ok().filter(|status| (100..1000).contains(status))?;
     let fingerprint = parse_fingerprint(words.next()?)?;
     let at = UnixMillis(words.next()?.parse().ok()?);
-    let length = match words.next()? {
-        "-" => None,
-        digits => Some(digits.parse::<usize>().ok()?),
+    let (length, elsewhere) = match words.next()? {
+        "-" => (None, false),
+        ELSEWHERE => (None, true),
+        digits => (Some(digits.parse::<usize>().ok()?), false),
     };
     if words.next().is_some() {
         return None;
@@ -161,7 +161,11 @@ fn parse_done(whole: &Bytes, rest: &[u8]) -> Option<Done> {
     }
     // Values and body share the text's block: a copy of an event costs no copy of its receipt.
     let body = length.map(|_| whole.slice_ref(rest));
-    Some(Done { fingerprint, receipt: Some(Receipt { status, headers, body, at }) })
+    let receipt = Receipt { status, headers, body, at };
+    Some(match elsewhere {
+        true => Value::Long(Long { fingerprint, receipt: Some(receipt) }),
+        false => Value::Done(Done { fingerprint, receipt }),
+    })
 }
 
 fn parse_fingerprint(hex: &str) -> Option<Fingerprint> {
@@ -187,7 +191,7 @@ mod tests {
             .collect();
         let body = body.map(Bytes::copy_from_slice);
         let receipt = Receipt { status: 201, headers, body, at: UnixMillis(1_764_536_400_123) };
-        Done { fingerprint: Fingerprint(-3), receipt: Some(receipt) }
+        Done { fingerprint: Fingerprint(-3), receipt }
     }
 
     #[test]
@@ -197,7 +201,7 @@ mod tests {
             sample(&[], Some(b"")),
             sample(&[("content-type", b"text/plain; charset=utf-8")], Some(b"made\n\n\x00\xff")),
             sample(&[("location", b"/o/5"), ("x-odd", b"\xe9\t: "), ("x-odd", b"")], Some(b"<ok/>")),
-            Done { fingerprint: Fingerprint(i64::MIN), receipt: None },
+            Done { fingerprint: Fingerprint(i64::MIN), ..sample(&[], None) },
         ];
         for end in ends {
             assert_eq!(Value::parse(&done(&end).into()), Value::Done(end));
@@ -215,10 +219,15 @@ mod tests {
     }
 
     #[test]
-    fn a_long_receipt_stays_in_the_durable_store() {
-        let long = sample(&[], Some(&[b'x'; RECEIPT_BYTES_MAX + 1]));
-        let short = Done { receipt: None, ..long.clone() };
-        assert_eq!(Value::parse(&done(&long).into()), Value::Done(short));
+    fn of_a_long_receipt_the_body_stays_in_the_durable_store() {
+        // Status and headers stayed there with it: without the durable store a copy was told neither.
+        let long = sample(&[("location", b"/o/5")], Some(&[b'x'; RECEIPT_BYTES_MAX]));
+        let kept = Receipt { body: None, ..long.receipt.clone() };
+        let known = Long { fingerprint: long.fingerprint, receipt: Some(kept) };
+        assert_eq!(Value::parse(&done(&long).into()), Value::Long(known));
+        let headers = sample(&[("x-long", &[b'x'; RECEIPT_BYTES_MAX])], None);
+        let known = Long { fingerprint: headers.fingerprint, receipt: None };
+        assert_eq!(Value::parse(&done(&headers).into()), Value::Long(known));
         let fits = sample(&[], Some(&[b'x'; RECEIPT_BYTES_MAX]));
         assert_eq!(Value::parse(&done(&fits).into()), Value::Done(fits));
     }

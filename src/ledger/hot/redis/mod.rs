@@ -122,6 +122,7 @@ impl Redis {
         let Some(bytes) = self.bytes(reply)? else { return Ok(HotSeen::Claimed) };
         Ok(match Value::parse(&bytes) {
             Value::Done(done) => HotSeen::Done(done),
+            Value::Long(long) => HotSeen::Long(long),
             Value::Mark { fence, .. } if fence == asked => HotSeen::Claimed,
             Value::Mark { exposed: true, .. } => HotSeen::Exposed,
             Value::Mark { .. } | Value::Forgotten => HotSeen::Processing,
@@ -202,6 +203,7 @@ impl Redis {
             Some(Value::Mark { exposed: false, .. }) => Watched::Watching,
             Some(Value::Mark { exposed: true, .. }) => Watched::WatchingExposed,
             Some(Value::Done(done)) => Watched::Done(done),
+            Some(Value::Long(long)) => Watched::Long(long),
             Some(Value::Unreadable | Value::Forgotten) | None => Watched::Absent,
         })
     }
