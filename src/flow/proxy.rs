@@ -239,10 +239,16 @@ impl Run<'_> {
     pub(super) async fn hear(&mut self, waiting: Vec<(usize, Waiter)>, deadline: Instant) -> Heard {
         let began = monotonic();
         let mut heard = Heard::default();
+        if waiting.is_empty() {
+            return heard;
+        }
         let others = waiting.len();
-        for (item, waiter) in waiting {
-            let ask = waiter.ask().clone();
-            match self.flow.ledger.wait(waiter, deadline).await {
+        let items: Vec<_> = waiting.iter().map(|(item, waiter)| (*item, waiter.ask().clone())).collect();
+        let waiters = waiting.into_iter().map(|(_, waiter)| waiter).collect();
+        // Boxed, as most requests wait for nobody.
+        let waited = Box::pin(self.flow.ledger.wait(waiters, deadline)).await;
+        for ((item, ask), waited) in items.into_iter().zip(waited) {
+            match waited {
                 Waited::Done { receipt, layer, conflict } => {
                     let copy = Duplicate { item, receipt, layer, conflict };
                     self.count(Said::Duplicate, 1);

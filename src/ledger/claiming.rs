@@ -36,14 +36,8 @@ impl Claiming {
         near: impl Fn(Digest) -> Option<(Arc<Receipt>, Fingerprint)>,
     ) -> Self {
         let items = asks.into_iter().map(|ask| {
-            let mut item = Item {
-                fence: Fence::draw(),
-                seat: None,
-                hot_said: None,
-                long: None,
-                verdict: None,
-                ask,
-            };
+            let mut item =
+                Item { fence: Fence::draw(), seat: None, hot_said: None, long: None, verdict: None, ask };
             let digest = item.ask.key.digest();
             let reserved = claimed.filter(|claimed| claimed.digest == digest);
             if reserved.is_none()

@@ -33,7 +33,8 @@ impl Ledger {
                     item.first(1, Duration::ZERO, on, began, false)
                 }
                 (WithoutDurable::HotOnly, Some(HotSeen::Processing | HotSeen::Exposed)) => item.in_flight(),
-                (WithoutDurable::HotOnly, Some(HotSeen::Done(_) | HotSeen::Long(_)) | None) | (WithoutDurable::Refuse, _) => {
+                (WithoutDurable::HotOnly, Some(HotSeen::Done(_) | HotSeen::Long(_)) | None)
+                | (WithoutDurable::Refuse, _) => {
                     if item.hot_said == Some(HotSeen::Claimed) {
                         unmark.push((item.ask.key.clone(), item.fence));
                     }

@@ -2,8 +2,9 @@
 //! so that one of them asks the stores and the others hear what became of it, at once. Holds no verdict of its own:
 //! a seat is only a place to wait, the stores decide.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
@@ -30,13 +31,36 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct InFlight {
     shards: [Mutex<HashMap<Digest, Waiting>>; SHARDS],
+    /// Seats with a bell.
+    listening: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Waiting {
     copies: Vec<oneshot::Sender<Ended>>,
     /// Rung when another node says that it settled the event.
-    bell: Option<Arc<Notify>>,
+    bell: Option<Arc<Bell>>,
+}
+
+/// What a request hears that listens to other nodes: which of its events they have settled.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    /// No more than the request's seats.
+    rung: Mutex<HashSet<Digest>>,
+    wake: Notify,
+}
+
+impl Bell {
+    fn ring(&self, digest: Digest) {
+        lock(&self.rung).insert(digest);
+        self.wake.notify_one();
+    }
+
+    /// Waits until it is rung; for which events.
+    pub(super) async fn rung(&self) -> HashSet<Digest> {
+        self.wake.notified().await;
+        std::mem::take(&mut *lock(&self.rung))
+    }
 }
 
 /// The outcome of [`InFlight::sit`].
@@ -72,7 +96,7 @@ impl Reserved {
 
 impl InFlight {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { shards: std::array::from_fn(|_| Mutex::default()) })
+        Arc::new(Self { shards: std::array::from_fn(|_| Mutex::default()), listening: AtomicUsize::new(0) })
     }
 
     /// Takes the event's seat, or queues behind whoever has it.
@@ -93,13 +117,18 @@ impl InFlight {
     /// Another node settled this event: whoever sits here waiting for that looks now.
     pub(super) fn ring(&self, digest: Digest) {
         if let Some(bell) = self.shard(digest).get(&digest).and_then(|waiting| waiting.bell.as_ref()) {
-            bell.notify_one();
+            bell.ring(digest);
         }
     }
 
     /// Events that this node is busy with.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Events that requests of this node listen for to other nodes.
+    pub(super) fn listening(&self) -> usize {
+        self.listening.load(Ordering::Relaxed)
     }
 
     fn shard(&self, digest: Digest) -> MutexGuard<'_, HashMap<Digest, Waiting>> {
@@ -109,6 +138,9 @@ impl InFlight {
 
     fn end(&self, digest: Digest, ended: &Ended) {
         let waiting = self.shard(digest).remove(&digest);
+        if waiting.as_ref().is_some_and(|waiting| waiting.bell.is_some()) {
+            self.listening.fetch_sub(1, Ordering::Relaxed);
+        }
         for copy in waiting.into_iter().flat_map(|waiting| waiting.copies) {
             // A copy whose sender hung up meanwhile doesn't listen any more.
             drop(copy.send(ended.clone()));
@@ -134,12 +166,13 @@ impl Seat {
         }
     }
 
-    /// What rings when another node says that it settled this event.
-    pub(super) fn bell(&self) -> Arc<Notify> {
+    /// Has this rung when another node says that it settled this event.
+    pub(super) fn hear_by(&self, bell: &Arc<Bell>) {
         let mut shard = self.all.shard(self.digest);
-        match shard.get_mut(&self.digest) {
-            Some(waiting) => Arc::clone(waiting.bell.get_or_insert_with(Arc::default)),
-            None => Arc::default(),
+        if let Some(waiting) = shard.get_mut(&self.digest)
+            && waiting.bell.replace(Arc::clone(bell)).is_none()
+        {
+            self.all.listening.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

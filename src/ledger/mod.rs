@@ -308,7 +308,8 @@ impl Ledger {
                 Some(None) if on.without_durable == WithoutDurable::Refuse => {}
                 Some(Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held)) => {}
                 Some(None) | None => {
-                    let receipt = long.receipt.unwrap_or_else(|| settle::empty_receipt(self.shared.clock.now()));
+                    let receipt =
+                        long.receipt.unwrap_or_else(|| settle::empty_receipt(self.shared.clock.now()));
                     item.done(Arc::new(receipt), Layer::Hot, long.fingerprint);
                 }
             }

@@ -251,8 +251,6 @@ mod tests {
         let known = (0..events).filter_map(|event| Some((event, near.known(digest(event), Some(1))?.0)));
         let known: Vec<_> = known.collect();
         assert!((BYTES_MAX / 2200..BYTES_MAX / 900).contains(&known.len()), "{}", known.len());
-        assert!(
-            known.iter().all(|(event, receipt)| is_alike(receipt, &made(*event).receipt))
-        );
+        assert!(known.iter().all(|(event, receipt)| is_alike(receipt, &made(*event).receipt)));
     }
 }

@@ -155,9 +155,7 @@ fn hot_done(claim: &Claim, receipt: &Receipt) -> Option<HotDone> {
 
 pub(super) fn ended(claim: &Claim, settlement: &Settlement) -> Ended {
     match settlement {
-        Settlement::Commit(receipt) => {
-            Ended::Done(Arc::clone(receipt), Layer::Waited, claim.fingerprint)
-        }
+        Settlement::Commit(receipt) => Ended::Done(Arc::clone(receipt), Layer::Waited, claim.fingerprint),
         Settlement::Release => Ended::Released,
         Settlement::Hold => Ended::Held,
     }

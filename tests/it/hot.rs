@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use umavez::clock::UnixMillis;
 use umavez::config::{Hot as HotConfig, RedisConfig, Secret};
 use umavez::ledger::hot::{
-    BreakerState, Done, Fit, Hot, HotAsk, HotCounts, HotDone, HotError, HotOpenError, HotSeen, Long,
-    Marking, Watched,
+    BreakerState, Done, Fit, Hot, HotAsk, HotCounts, HotDone, HotError, HotOpenError, HotSeen, Long, Marking,
+    Watched,
 };
 use umavez::ledger::{Digest, EventKey, Fence, Fingerprint, Receipt};
 
@@ -138,10 +138,8 @@ async fn the_same_fence_finds_its_own_mark(a: &Node) {
 }
 
 async fn a_done_event_is_known_with_its_receipt(a: &Node, b: &Hot) {
-    let odd = Done {
-        receipt: Receipt { body: None, ..made("").receipt },
-        fingerprint: Fingerprint(i64::MAX),
-    };
+    let odd =
+        Done { receipt: Receipt { body: None, ..made("").receipt }, fingerprint: Fingerprint(i64::MAX) };
     for (id, done) in [("a", &made("made\n\n\u{0}ü")), ("b", &made("")), ("c", &odd)] {
         let key = key(&format!("done {id}"));
         assert_eq!(a.claims(&key, 1).await, HotSeen::Claimed);

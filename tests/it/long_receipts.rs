@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::stores_down::wired;
 use crate::support::{
-    Answer, Delivery, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, on_stores, order,
+    Answer, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, on_stores, order,
 };
+use crate::waiting::{batch, log_statements, looks};
 
 on_every_store! {
     copies_in_a_batch_get_the_long_answer,
@@ -27,18 +28,6 @@ name = "wa"
 path = "/wa"
 provider = "meta"
 "#;
-
-/// A WhatsApp delivery with this many messages.
-fn batch(messages: usize) -> Delivery {
-    let messages: Vec<_> = (0..messages).map(|n| format!(r#"{{"from":"55","id":"wamid.{n}"}}"#)).collect();
-    Delivery::json(
-        "/wa",
-        format!(
-            r#"{{"object":"whatsapp_business_account","entry":[{{"id":"10","changes":[{{"value":{{"messaging_product":"whatsapp","metadata":{{"phone_number_id":"11"}},"messages":[{}]}},"field":"messages"}}]}}]}}"#,
-            messages.join(",")
-        ),
-    )
-}
 
 fn long() -> String {
     format!("<ok>{}</ok>", "x".repeat(5000))
@@ -64,19 +53,11 @@ async fn copies_in_a_batch_get_the_long_answer(pair: Pair) {
     let gateway = Gateway::in_front_of(&upstream).on(&stores).route(META).start().await;
     assert_eq!(gateway.send(&batch(300)).await.verdict(), "first");
     if stores.has_postgres() {
-        stores.sql("alter system set log_statement = 'all'");
-        stores.sql("select pg_reload_conf()");
-        // Its own next statement is logged once it has read that.
-        let postgres = stores.postgres_mut();
-        crate::support::eventually("logged statements", async || {
-            postgres.sql("select 'told'");
-            postgres.log().contains("select 'told'")
-        })
-        .await;
+        log_statements(&mut stores).await;
     }
     is_a_copy(&gateway.send(&batch(300)).await, 200, &long());
     if stores.has_postgres() {
-        let asked = stores.postgres_mut().log().matches("umavez: peek").count();
+        let asked = looks(&mut stores);
         assert!((1..20).contains(&asked), "asked {asked} times");
     }
     assert_eq!(upstream.received(), 1);

@@ -52,3 +52,4 @@ mod support;
 mod tidy;
 mod tls;
 mod traces;
+mod waiting;

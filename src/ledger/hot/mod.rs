@@ -88,7 +88,8 @@ pub struct HotDone {
 /// What became of the wish to be told of an event's end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Watched {
-    /// Still in flight: its digest comes through the receiver when it ends (or never: keep a fallback poll).
+    /// Still in flight: its digest comes through the receiver when it ends (or never: keep a fallback poll), while
+    /// [`Hot::hearing`] tells that anything does.
     Watching,
     /// The same, of a claim that the durable store knows nothing of.
     WatchingExposed,

@@ -310,7 +310,7 @@ impl History {
         let owner = self.open.iter().position(owns);
         let ends = owner.filter(|_| self.is_well(node) && self.dice.roll(2) == 0);
         let Some(index) = ends else {
-            let waited = self.nodes[node].ledger.wait(waiter, monotonic() + patience).await;
+            let waited = waited(&self.nodes[node].ledger, waiter, monotonic() + patience).await;
             self.note(format!("node {node} waited for {event}: {}", told(&waited)));
             return self.check_waited(event, &waited);
         };
@@ -320,7 +320,7 @@ impl History {
             if open.holds { Ending::Hold } else { self.dice.pick(&[Ending::Commit, Ending::Release]) };
         let settlement = settlement(id, ending);
         let (waited, landed) = tokio::join!(
-            self.nodes[node].ledger.wait(waiter, monotonic() + PATIENCE),
+            waited(&self.nodes[node].ledger, waiter, monotonic() + PATIENCE),
             self.nodes[owner].ledger.settle(vec![open.claim], settlement),
         );
         self.note(format!("node {node} waited for {event} while {id} ended: {}, {landed:?}", told(&waited)));
@@ -666,4 +666,8 @@ fn distinct(rows: Vec<Row>) -> Vec<Row> {
         }
     }
     kept
+}
+
+async fn waited(ledger: &Ledger, waiter: Waiter, deadline: Instant) -> Waited {
+    ledger.wait(vec![waiter], deadline).await.pop().unwrap()
 }
