@@ -3,6 +3,7 @@
 mod answer;
 pub mod body;
 pub mod capture;
+mod counted;
 mod done;
 mod forward;
 mod handshake;

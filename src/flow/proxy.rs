@@ -54,8 +54,15 @@ pub(super) struct Replay {
 pub(super) struct Keyed {
     pub(super) places: Vec<usize>,
     pub(super) asks: Vec<Ask>,
-    /// (the later item, the earlier one of the same key)
-    pub(super) twins: Vec<(usize, usize)>,
+    pub(super) twins: Vec<Twin>,
+}
+
+/// An item whose key came before in the same request.
+pub(super) struct Twin {
+    pub(super) place: usize,
+    /// The place of the item that came before.
+    pub(super) first: usize,
+    pub(super) fingerprint: Fingerprint,
 }
 
 impl Flow {
@@ -75,8 +82,8 @@ impl Flow {
         }
         let single = if items == 1 { keyed.asks.first().map(|ask| ask.key.clone()) } else { None };
         let verdicts = run.claim(keyed.asks.clone()).await;
-        let plan = Plan::of(items, &keyed.places, &keyed.twins, verdicts);
-        run.count_plan(&plan, keyed.twins.len(), &keyed);
+        let plan = Plan::of(items, &keyed, verdicts);
+        run.count_plan(&plan, keyed.twins.len());
         let plan = match run.without_ledger(plan).await {
             Ok(plan) => plan,
             Err(refusal) => return run.refuse(refusal),
@@ -250,13 +257,14 @@ impl Run<'_> {
         for ((item, ask), waited) in items.into_iter().zip(waited) {
             match waited {
                 Waited::Done { receipt, layer, conflict } => {
-                    let copy = Duplicate { item, receipt, layer, conflict };
                     self.count(Said::Duplicate, 1);
-                    self.count_duplicate(&copy, Some(&ask));
-                    heard.duplicates.push(copy);
+                    self.work.route.metrics.duplicate(layer);
+                    self.count_conflict(&ask, conflict);
+                    heard.duplicates.push(Duplicate { item, receipt, layer });
                 }
-                Waited::Held => {
+                Waited::Held { conflict } => {
                     self.count(Said::Held, 1);
+                    self.count_conflict(&ask, conflict);
                     heard.held += 1;
                 }
                 Waited::NotDone => {
@@ -295,54 +303,6 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn count(&self, said: Said, items: usize) {
-        self.work.route.metrics.items(said, items);
-    }
-
-    /// Items in flight are counted when it is known what became of them.
-    pub(super) fn count_plan(&self, plan: &Plan, twins: usize, keyed: &Keyed) {
-        self.count(Said::First, plan.claims.len());
-        self.count(Said::Keyless, plan.unclaimed);
-        self.count(Said::Duplicate, plan.duplicates.len() + twins);
-        self.count(Said::Held, plan.held);
-        self.count(Said::Unavailable, plan.unavailable_items);
-        for copy in &plan.duplicates {
-            // Looked for only where it is needed: a batch may be long.
-            let at = copy.conflict.and_then(|_| keyed.places.iter().position(|place| *place == copy.item));
-            self.count_duplicate(copy, at.and_then(|at| keyed.asks.get(at)));
-        }
-    }
-
-    /// The same key with another body: an id that is reused would otherwise swallow events unseen.
-    fn count_duplicate(&self, copy: &Duplicate, ask: Option<&Ask>) {
-        self.work.route.metrics.duplicate(copy.layer);
-        let (Some(processed), Some(ask)) = (copy.conflict, ask) else { return };
-        self.work.route.metrics.conflicts.increment(1);
-        self.flow.ledger.note_conflict(ask);
-        tracing::warn!(
-            route = %self.config().name, key = ask.key.digest().short(),
-            processed = %processed, copy = %ask.fingerprint, trace_id = self.work.trace.id(),
-            "a copy differs from the event that was processed under its key"
-        );
-    }
-
-    pub(super) fn count_outcome(&self, outcome: &Outcome) {
-        let metrics = &self.work.route.metrics;
-        match outcome {
-            Outcome::Answered(_) => metrics.answered.increment(1),
-            Outcome::NeverSent(error) | Outcome::Unknown(error) => {
-                match outcome {
-                    Outcome::Unknown(_) => metrics.unknown.increment(1),
-                    Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
-                }
-                tracing::warn!(
-                    route = %self.config().name, key = self.key, error = error.told(), trace_id = self.work.trace.id(),
-                    "no complete answer from the app"
-                );
-            }
-        }
-    }
-
     fn refuse(&mut self, refusal: Refusal) -> Done {
         if let Refusal::LedgerDown(error) = &refusal {
             let trace_id = self.work.trace.id();
@@ -367,13 +327,14 @@ impl Keyed {
         for (place, item) in work.items.list.iter().enumerate() {
             let Ok(parts) = &item.parts else { continue };
             let key = EventKey::new(&scope, parts);
+            let bytes = work.arrived.decoded.get(item.span.clone()).unwrap_or_default();
+            let fingerprint = Fingerprint::of(bytes);
             if many && let Some(first) = seen.insert(key.digest(), place) {
                 seen.insert(key.digest(), first);
-                keyed.twins.push((place, first));
+                keyed.twins.push(Twin { place, first, fingerprint });
                 continue;
             }
-            let bytes = work.arrived.decoded.get(item.span.clone()).unwrap_or_default();
-            keyed.asks.push(Ask { key, fingerprint: Fingerprint::of(bytes) });
+            keyed.asks.push(Ask { key, fingerprint });
             keyed.places.push(place);
         }
         keyed

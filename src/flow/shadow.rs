@@ -106,8 +106,8 @@ impl<'a> Run<'a> {
         let deadline = monotonic() + self.work.route.config.in_flight_wait;
         let keyed = Keyed::of(&self.work);
         let verdicts = self.claim(keyed.asks.clone()).await;
-        let plan = Plan::of(self.work.items.list.len(), &keyed.places, &keyed.twins, verdicts);
-        self.count_plan(&plan, keyed.twins.len(), &keyed);
+        let plan = Plan::of(self.work.items.list.len(), &keyed, verdicts);
+        self.count_plan(&plan, keyed.twins.len());
         let looked = Looked {
             said: verdict(&plan).label(),
             key: keyed.asks.first().map(|ask| ask.key.digest().short()),

@@ -117,7 +117,7 @@ impl Item {
         match seen {
             Seen::Claimed { attempt, age } => self.first(attempt, age, on, began, true),
             Seen::Processing { .. } => self.in_flight(),
-            Seen::Held => self.held(),
+            Seen::Held { fingerprint } => self.held(fingerprint),
             Seen::Done { receipt, age, fingerprint } => {
                 let ttl = on.terms.hot_ttl.saturating_sub(age);
                 let warm = (!ttl.is_zero()).then(|| HotDone {
@@ -158,7 +158,7 @@ impl Item {
 
     pub(super) fn done(&mut self, receipt: Arc<Receipt>, layer: Layer, processed: Fingerprint) {
         self.long = None;
-        let conflict = (processed != self.ask.fingerprint).then_some(processed);
+        let conflict = self.ask.unless(processed);
         if let Some(seat) = self.seat.take() {
             seat.leave(&Ended::Done(Arc::clone(&receipt), layer, processed));
         }
@@ -170,11 +170,11 @@ impl Item {
         self.verdict = Some(Verdict::InFlight(Waiter::elsewhere(self.ask.clone(), seat)));
     }
 
-    pub(super) fn held(&mut self) {
+    pub(super) fn held(&mut self, parked: Fingerprint) {
         if let Some(seat) = self.seat.take() {
-            seat.leave(&Ended::Held);
+            seat.leave(&Ended::Held(parked));
         }
-        self.verdict = Some(Verdict::Held);
+        self.verdict = Some(Verdict::Held { conflict: self.ask.unless(parked) });
     }
 
     pub(super) fn unavailable(&mut self, error: Arc<LedgerError>) {

@@ -22,7 +22,8 @@ pub(super) enum Ended {
     Done(Arc<Receipt>, Layer, Fingerprint),
     /// Not processed: the next copy passes.
     Released,
-    Held,
+    /// With the fingerprint of the item that is held.
+    Held(Fingerprint),
     /// The one who sat here gave up or vanished; nobody knows.
     Unknown,
 }
@@ -209,8 +210,8 @@ mod tests {
         let all = InFlight::new();
         let Place::Seat(seat) = all.sit(Digest(u128::MAX)) else { panic!("the place was free") };
         let Place::Queue(mut early) = all.sit(Digest(u128::MAX)) else { panic!("the place was taken") };
-        seat.tell(&Ended::Held);
-        assert!(matches!(early.try_recv(), Ok(Ended::Held)));
+        seat.tell(&Ended::Held(Fingerprint(1)));
+        assert!(matches!(early.try_recv(), Ok(Ended::Held(Fingerprint(1)))));
         let Place::Queue(mut late) = all.sit(Digest(u128::MAX)) else { panic!("the place was taken") };
         assert!(late.try_recv().is_err());
         seat.leave(&Ended::Released);

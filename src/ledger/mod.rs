@@ -49,6 +49,13 @@ pub struct Ask {
     pub fingerprint: Fingerprint,
 }
 
+impl Ask {
+    /// The fingerprint of what was processed under its key, unless it is this ask's own.
+    fn unless(&self, processed: Fingerprint) -> Option<Fingerprint> {
+        (processed != self.fingerprint).then_some(processed)
+    }
+}
+
 /// On what conditions a request's items are claimed.
 #[derive(Clone, Debug)]
 pub struct Conditions {
@@ -93,7 +100,10 @@ pub enum Verdict {
     /// In flight elsewhere, on this node or another; [`Ledger::wait`] hears how it ends.
     InFlight(Waiter),
     /// Parked for a person.
-    Held,
+    Held {
+        /// As above: the fingerprint of what is parked.
+        conflict: Option<Fingerprint>,
+    },
     /// No verdict was possible: an error is not a verdict.
     Unavailable(Arc<LedgerError>),
 }
@@ -306,7 +316,7 @@ impl Ledger {
                 }
                 // What the hot store has decided alone, the durable store may not have heard of yet.
                 Some(None) if on.without_durable == WithoutDurable::Refuse => {}
-                Some(Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held)) => {}
+                Some(Some(Seen::Claimed { .. } | Seen::Processing { .. } | Seen::Held { .. })) => {}
                 Some(None) | None => {
                     let receipt =
                         long.receipt.unwrap_or_else(|| settle::empty_receipt(self.shared.clock.now()));

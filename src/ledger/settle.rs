@@ -157,6 +157,6 @@ pub(super) fn ended(claim: &Claim, settlement: &Settlement) -> Ended {
     match settlement {
         Settlement::Commit(receipt) => Ended::Done(Arc::clone(receipt), Layer::Waited, claim.fingerprint),
         Settlement::Release => Ended::Released,
-        Settlement::Hold => Ended::Held,
+        Settlement::Hold => Ended::Held(claim.fingerprint),
     }
 }

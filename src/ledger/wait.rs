@@ -44,7 +44,9 @@ pub enum Waited {
         layer: Layer,
         conflict: Option<Fingerprint>,
     },
-    Held,
+    Held {
+        conflict: Option<Fingerprint>,
+    },
     /// Still in flight, or not processed: the sender must come again.
     NotDone,
 }
@@ -284,7 +286,7 @@ impl<'a> Vigil<'a> {
                 Ok(Some(Seen::Done { receipt, fingerprint, .. })) => {
                     Ended::Done(Arc::new(receipt), Layer::Waited, fingerprint)
                 }
-                Ok(Some(Seen::Held)) => Ended::Held,
+                Ok(Some(Seen::Held { fingerprint })) => Ended::Held(fingerprint),
                 Ok(Some(Seen::Processing { lease_left })) if lease_left.is_zero() && !item.exposed => {
                     Ended::Released
                 }
@@ -338,9 +340,9 @@ impl<'a> Vigil<'a> {
 fn waited(ask: &Ask, ended: Ended) -> Waited {
     match ended {
         Ended::Done(receipt, layer, processed) => {
-            Waited::Done { receipt, layer, conflict: (processed != ask.fingerprint).then_some(processed) }
+            Waited::Done { receipt, layer, conflict: ask.unless(processed) }
         }
-        Ended::Held => Waited::Held,
+        Ended::Held(parked) => Waited::Held { conflict: ask.unless(parked) },
         Ended::Released | Ended::Unknown => Waited::NotDone,
     }
 }

@@ -98,7 +98,7 @@ impl Trace {
                 Verdict::Duplicate { layer: Layer::Durable, .. } => counts.durable += 1,
                 Verdict::Duplicate { layer: Layer::Waited, .. } => counts.waited += 1,
                 Verdict::InFlight(_) => counts.in_flight += 1,
-                Verdict::Held => counts.held += 1,
+                Verdict::Held { .. } => counts.held += 1,
                 Verdict::Unavailable(_) => counts.unavailable += 1,
             }
         }

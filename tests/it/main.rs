@@ -12,6 +12,7 @@ mod batches;
 mod capture;
 mod cli;
 mod config;
+mod conflicts;
 mod crash;
 mod crowded;
 mod dashboards;

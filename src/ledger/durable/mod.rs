@@ -56,8 +56,9 @@ pub enum Seen {
     Done { receipt: Receipt, age: Duration, fingerprint: Fingerprint },
     /// Claimed by another fence whose lease still runs, for `lease_left`.
     Processing { lease_left: Duration },
-    /// Parked for a person (just now, if this ask met a lapsed lease under `OnUnknown::Hold`).
-    Held,
+    /// Parked for a person (just now, if this ask met a lapsed lease under `OnUnknown::Hold`). `fingerprint` is that of the
+    /// item that is parked.
+    Held { fingerprint: Fingerprint },
 }
 
 /// One claim to end. Nothing happens unless the row is `processing` under this fence.

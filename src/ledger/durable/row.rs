@@ -27,7 +27,7 @@ impl Row {
         match self.state {
             State::Processing => self.claimed(now),
             // The claim met a lapsed lease under `OnUnknown::Hold`, and parked it.
-            State::Held | State::Done | State::Released => Seen::Held,
+            State::Held | State::Done | State::Released => Seen::Held { fingerprint: self.fingerprint },
         }
     }
 
@@ -45,7 +45,7 @@ impl Row {
                 receipt: self.receipt.and_then(receipt::decode).unwrap_or_else(receipt::empty),
             }),
             State::Released => None,
-            State::Held => Some(Seen::Held),
+            State::Held => Some(Seen::Held { fingerprint: self.fingerprint }),
         }
     }
 

@@ -149,7 +149,7 @@ async fn deliver(store: &Durable, text: &str, effects: &std::sync::Mutex<HashMap
             }
             Ok(Seen::Done { .. }) => return,
             Ok(Seen::Processing { .. }) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            Ok(Seen::Held) => panic!("nothing here is held"),
+            Ok(Seen::Held { .. }) => panic!("nothing here is held"),
         }
     }
 }

@@ -180,7 +180,7 @@ async fn deliver_on_a_long_lease(store: &Durable, text: &str, effects: &Mutex<Ha
                 return;
             }
             Ok(Seen::Done { .. }) => return,
-            Ok(Seen::Processing { .. } | Seen::Held) | Err(_) => {
+            Ok(Seen::Processing { .. } | Seen::Held { .. }) | Err(_) => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }

@@ -248,7 +248,7 @@ impl History {
                 None
             }
             Verdict::InFlight(waiter) => Some(waiter),
-            Verdict::Duplicate { .. } | Verdict::Held | Verdict::Unavailable(_) => None,
+            Verdict::Duplicate { .. } | Verdict::Held { .. } | Verdict::Unavailable(_) => None,
         }
     }
 
@@ -328,7 +328,7 @@ impl History {
         self.settled(id, owner, event, ending, landed);
         match (&waited, ending) {
             (Waited::Done { receipt, .. }, Ending::Commit) if recorded && by(receipt) == Some(id) => {}
-            (Waited::NotDone, Ending::Release) | (Waited::Held, Ending::Hold) if recorded => {}
+            (Waited::NotDone, Ending::Release) | (Waited::Held { .. }, Ending::Hold) if recorded => {}
             _ if !recorded => {}
             // Told to come again though it was done: allowed, where the lease ran out while it listened.
             (Waited::NotDone, _) => {}
@@ -341,7 +341,7 @@ impl History {
         let rows = self.with_unsettled(event, self.rows[event].clone());
         let possible = match waited {
             Waited::NotDone => true,
-            Waited::Held => rows.iter().any(|row| {
+            Waited::Held { .. } => rows.iter().any(|row| {
                 matches!(row.state, State::Held(_)) || matches!(row.state, State::Claimed { hold: true, .. })
             }),
             Waited::Done { receipt, .. } => {
@@ -645,7 +645,7 @@ fn said(verdict: &Verdict) -> Said {
         Verdict::First(claim) => Said::First(claim.attempt()),
         Verdict::Duplicate { receipt, .. } => Said::Duplicate(by(receipt)),
         Verdict::InFlight(_) => Said::InFlight,
-        Verdict::Held => Said::Held,
+        Verdict::Held { .. } => Said::Held,
         Verdict::Unavailable(_) => Said::Unavailable,
     }
 }
@@ -653,7 +653,7 @@ fn said(verdict: &Verdict) -> Said {
 fn told(waited: &Waited) -> String {
     match waited {
         Waited::Done { receipt, .. } => format!("done by {:?}", by(receipt)),
-        Waited::Held => "held".to_owned(),
+        Waited::Held { .. } => "held".to_owned(),
         Waited::NotDone => "not done".to_owned(),
     }
 }
