@@ -27,6 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a probe may take: longer than a request's patience, well below the five seconds within which
 /// service must be back.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long what a probe wrote stays where it can't be taken away, milliseconds.
+const PROBE_TTL: &[u8] = b"10000";
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_millis(500);
 /// So many failed probes of a connection that claims to be one make a new connection.
@@ -137,12 +139,13 @@ async fn probe(node: &Node, slot: &Slot, link: &mut Option<Link>, name: &str) ->
     }
     let Some(link) = link else { return Ok(()) };
     let connected = link.routed.client.is_connected();
-    let words: [&[u8]; 7] = [b"SET", name.as_bytes(), b"probe", b"PX", b"1000", b"GET", b"NX"];
+    let words: [&[u8]; 7] = [b"SET", name.as_bytes(), b"probe", b"PX", PROBE_TTL, b"GET", b"NX"];
     let slot = node.target.is_cluster().then(|| node.target.slot(name.as_bytes()));
     match link.way.ask(PROBE_TIMEOUT, slot, &words).await {
         Ok(_) => {
             link.silent = 0;
-            Ok(())
+            // Nobody shall come upon it in its last moments, when it seems to be without an end.
+            link.way.ask(PROBE_TIMEOUT, slot, &[b"DEL", name.as_bytes()]).await.map(drop)
         }
         Err(cause) if is_syntax_error(&cause) => {
             link.silent = 0;
