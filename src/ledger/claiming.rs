@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Digest, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
-use super::hot::{Done, HotAsk, HotDone, HotSeen, Long};
+use super::hot::{Done, HotAsk, HotDone, HotError, HotSeen, Long};
 use super::in_flight::{Ended, InFlight, Place, Seat};
 use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter};
 use crate::clock::monotonic;
@@ -23,6 +23,8 @@ pub(super) struct Item {
     pub(super) hot_said: Option<HotSeen>,
     /// Done, says the hot store, which has no more of the receipt.
     pub(super) long: Option<Long>,
+    /// The hot store has taken its time in vain: this request waits for it no more.
+    hot_silent: bool,
     verdict: Option<Verdict>,
 }
 
@@ -36,8 +38,15 @@ impl Claiming {
         near: impl Fn(Digest) -> Option<(Arc<Receipt>, Fingerprint)>,
     ) -> Self {
         let items = asks.into_iter().map(|ask| {
-            let mut item =
-                Item { fence: Fence::draw(), seat: None, hot_said: None, long: None, verdict: None, ask };
+            let mut item = Item {
+                fence: Fence::draw(),
+                seat: None,
+                hot_said: None,
+                long: None,
+                hot_silent: false,
+                verdict: None,
+                ask,
+            };
             let digest = item.ask.key.digest();
             let reserved = claimed.filter(|claimed| claimed.digest == digest);
             if reserved.is_none()
@@ -79,6 +88,17 @@ impl Claiming {
 
     pub(super) fn open_mut(&mut self) -> impl Iterator<Item = &mut Item> {
         self.items.iter_mut().filter(|item| item.verdict.is_none() && item.long.is_none())
+    }
+
+    /// The hot store gave no answer. Where it took its whole time, the request is spared from waiting again.
+    pub(super) fn unheard(&mut self, error: &HotError) {
+        if matches!(error, HotError::Slow(_)) {
+            self.items.iter_mut().for_each(|item| item.hot_silent = true);
+        }
+    }
+
+    pub(super) fn hears_hot(&self) -> bool {
+        self.items.iter().all(|item| !item.hot_silent)
     }
 
     /// The items that are done, of which the durable store has the receipts.
@@ -152,6 +172,7 @@ impl Item {
             taken: began,
             payload: on.payload.as_ref().map(|payload| payload.id),
             durable,
+            hot_silent: self.hot_silent,
             seat,
         }));
     }

@@ -73,7 +73,7 @@ impl Ledger {
 
     /// Claims that the durable store gave, though the hot store has another's mark: taken over where they can be, and
     /// given back where that mark is the only claim there is.
-    pub(super) async fn yield_to_exposed(&self, claiming: &Claiming, seen: &mut [Seen], on: &Conditions) {
+    pub(super) async fn yield_to_exposed(&self, claiming: &mut Claiming, seen: &mut [Seen], on: &Conditions) {
         if on.without_durable != WithoutDurable::HotOnly {
             return;
         }
@@ -89,7 +89,11 @@ impl Ledger {
         let asks: Vec<HotAsk> = contested.iter().map(|(item, _)| item.hot_ask(on)).collect();
         let said = match self.hot.mark(Marking::Take, &asks).await {
             Ok(said) => said,
-            Err(error) => return self.shared.metrics.hot_failed(&error),
+            Err(error) => {
+                drop(contested);
+                claiming.unheard(&error);
+                return self.shared.metrics.hot_failed(&error);
+            }
         };
         let mut back = Vec::new();
         for ((item, seen), said) in contested.into_iter().zip(said) {

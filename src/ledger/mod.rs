@@ -286,7 +286,10 @@ impl Ledger {
                     item.hot(seen);
                 }
             }
-            Err(error) => self.shared.metrics.hot_failed(&error),
+            Err(error) => {
+                self.shared.metrics.hot_failed(&error);
+                claiming.unheard(&error);
+            }
         }
         if claiming.long().next().is_some() {
             self.ask_receipts(claiming, on).await;
@@ -354,7 +357,9 @@ impl Ledger {
                     warm.extend(item.decided(seen, on, began));
                 }
                 self.remember(&warm, since);
-                self.tell_hot(warm, Vec::new()).await;
+                if claiming.hears_hot() {
+                    self.tell_hot(warm, Vec::new()).await;
+                }
             }
             Err(error) => {
                 self.shared.metrics.durable_failed(&error);

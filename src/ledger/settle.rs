@@ -29,7 +29,7 @@ pub(super) fn empty_receipt(at: UnixMillis) -> Receipt {
 impl Ledger {
     /// Ends all claims of a request the same way.
     pub async fn settle(&self, claims: Vec<Claim>, settlement: Settlement) -> Landed {
-        let (claims, exposed): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.durable);
+        let (mut claims, exposed): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.durable);
         let mut landed = Landed { recorded: exposed.len(), ..Landed::default() };
         if !exposed.is_empty() {
             self.settle_hot_only(exposed, &settlement).await;
@@ -46,8 +46,10 @@ impl Ledger {
             }
             None => {
                 landed.unsettled = claims.len();
-                for claim in &claims {
+                for claim in &mut claims {
                     claim.seat.tell(&ended(claim, &settlement));
+                    // By the time it is recorded nobody waits.
+                    claim.hot_silent = false;
                 }
                 self.shared.background.retry(claims, settlement);
             }
@@ -92,7 +94,10 @@ impl Ledger {
             }
         }
         self.remember(&done, since);
-        self.tell_hot(done, unmark).await;
+        // What it isn't told costs the next copy a question to the durable store.
+        if claims.iter().all(|claim| !claim.hot_silent) {
+            self.tell_hot(done, unmark).await;
+        }
         for claim in claims {
             let ended = ended(&claim, settlement);
             claim.seat.leave(&ended);
@@ -128,18 +133,24 @@ impl Ledger {
     }
 
     pub(super) async fn tell_hot(&self, done: Vec<HotDone>, unmark: Vec<(EventKey, Fence)>) {
-        let began = monotonic();
-        if !done.is_empty() {
+        let done = async {
+            if done.is_empty() {
+                return;
+            }
+            let began = monotonic();
             if let Err(error) = self.hot.done(done).await {
                 self.shared.metrics.hot_failed(&error);
             }
             self.shared.metrics.hot_took(began.elapsed());
-        }
-        if !unmark.is_empty()
-            && let Err(error) = self.hot.release(unmark).await
-        {
-            self.shared.metrics.hot_failed(&error);
-        }
+        };
+        let unmark = async {
+            if !unmark.is_empty()
+                && let Err(error) = self.hot.release(unmark).await
+            {
+                self.shared.metrics.hot_failed(&error);
+            }
+        };
+        tokio::join!(done, unmark);
     }
 }
 

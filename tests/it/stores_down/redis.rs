@@ -158,3 +158,36 @@ async fn a_flushed_redis_forgets_no_event() {
         assert_eq!(upstream.received(), 2);
     }
 }
+
+/// A request that had waited for Redis in vain when it claimed waited once more when it settled, and a copy when it told
+/// Redis what the durable store knew.
+#[tokio::test]
+async fn a_stalled_redis_takes_one_patience_of_a_request() {
+    for pair in [Pair::RedisSqlite, Pair::RedisPostgres] {
+        let stores = Stores::open(pair).await;
+        let upstream = Upstream::answering(200, "").await;
+        let gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+        let waits = async || gateway.metrics().await.value("umavez_store_errors_total", &[("store", "hot")]);
+        assert_eq!(gateway.send(&order("before")).await.verdict(), "first");
+        let before = waits().await;
+        stores.redis().stall().await;
+        assert_eq!(gateway.send(&order("new")).await.verdict(), "first");
+        assert_eq!(gateway.send(&order("before")).await.verdict(), "duplicate");
+        assert_eq!(waits().await - before, 2.0, "one for each request");
+        stores.redis().resume().await;
+        // What Redis was not told costs a question to the durable store.
+        assert_eq!(gateway.send(&order("new")).await.verdict(), "duplicate");
+        assert_eq!(upstream.received(), 2);
+    }
+}
+
+/// The key that a probe writes was left to expire: for its last half second `TTL` said zero, as of a key for ever to who
+/// looks for such.
+#[tokio::test]
+async fn probes_leave_no_key() {
+    let stores = Stores::open(Pair::RedisSqlite).await;
+    let upstream = Upstream::answering(200, "").await;
+    let _gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    let keys = stores.redis().keys().await;
+    assert!(keys.iter().all(|key| !key.contains("#probe")), "{keys:?}");
+}
