@@ -23,7 +23,7 @@ use umavez::listen::{self, Handler, Listening, Peer, Slots};
 use umavez::providers::{Provider, Redactor};
 use umavez::tls::Tls;
 use umavez::upstream::headers::{self, Caller};
-use umavez::upstream::{Body, Outcome, Upstream, public_url};
+use umavez::upstream::{Arriving, Body, Outcome, Upstream, public_url};
 
 use super::providers::BuiltIn;
 use super::{Failure, print};
@@ -168,6 +168,7 @@ impl Handler for Door {
         let caller =
             Caller { address: peer.address.ip().to_canonical(), secure: peer.secure, trusted: false };
         let (parts, incoming) = request.into_parts();
+        let incoming = Arriving::new(incoming, parts.version);
         let raw = match body::read(incoming, BODY_BYTES_MAX, self.0.limits.body_timeout).await {
             Ok(body::Came::Whole(raw)) => raw,
             Ok(body::Came::Longer(..)) => return refuse(&body::BodyError::TooLarge(BODY_BYTES_MAX)),

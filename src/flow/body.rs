@@ -11,6 +11,8 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use crate::upstream::{Arriving, Cause};
+
 /// More encodings on top of each other than this are not undone.
 const ENCODINGS_MAX: usize = 4;
 
@@ -31,7 +33,7 @@ pub enum BodyError {
     Timeout(Duration),
     /// The sender is gone, or broke the framing: whoever is still there is answered 400.
     #[error("the body broke off")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] Cause),
     /// An encoding we don't know, or bytes that aren't what they say: nothing can be read from it, and it passes.
     #[error("the body's encoding is not understood")]
     NotUnderstood,
@@ -47,22 +49,22 @@ pub enum Came {
 
 /// The whole body, if it is at most `limit` bytes and arrives within `patience`. Where a length past the limit is
 /// declared, nothing is read, so that no `100 Continue` invites it.
-pub async fn read(mut body: Incoming, limit: usize, patience: Duration) -> Result<Came, BodyError> {
+pub async fn read(mut body: Arriving, limit: usize, patience: Duration) -> Result<Came, BodyError> {
     if body.is_end_stream() {
         return Ok(Came::Whole(Bytes::new()));
     }
     if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
-        return Ok(Came::Longer(Bytes::new(), body));
+        return Ok(Came::Longer(Bytes::new(), body.into_inner()));
     }
     match tokio::time::timeout(patience, read_all(&mut body, limit)).await {
-        Ok(Ok(bytes)) if bytes.len() > limit => Ok(Came::Longer(bytes, body)),
+        Ok(Ok(bytes)) if bytes.len() > limit => Ok(Came::Longer(bytes, body.into_inner())),
         Ok(result) => result.map(Came::Whole),
         Err(_elapsed) => Err(BodyError::Timeout(patience)),
     }
 }
 
 /// The whole body; or, where it is longer than `limit`, as much as it took to see that.
-async fn read_all(body: &mut Incoming, limit: usize) -> Result<Bytes, BodyError> {
+async fn read_all(body: &mut Arriving, limit: usize) -> Result<Bytes, BodyError> {
     let declared = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();

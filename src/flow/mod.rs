@@ -35,7 +35,7 @@ use crate::metrics;
 use crate::providers::{Items, Redactor};
 use crate::trace::Trace;
 use crate::upstream::headers::{self, Caller};
-use crate::upstream::{Body, Outcome, Upstream, public_url};
+use crate::upstream::{Arriving, Body, Outcome, Upstream, public_url};
 use answer::Refusal;
 use done::Done;
 pub use live::{Live, Shared};
@@ -221,6 +221,7 @@ impl Flow {
         let url = public_url(request.uri(), request.headers(), &caller, config.public_url.as_deref());
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
+        let incoming = Arriving::new(incoming, parts.version);
         let came = body::read(incoming, config.body_limit, config.body_timeout).await.map_err(refusal)?;
         let raw = match came {
             body::Came::Whole(raw) => raw,

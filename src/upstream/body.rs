@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use super::arriving::Arriving;
 use super::headers;
+use super::outcome::Cause;
 use super::pool::Lease;
 use crate::clock::monotonic;
 
@@ -41,7 +42,7 @@ enum Kind {
 #[derive(Debug, thiserror::Error)]
 pub enum BodyFault {
     #[error("the body broke off")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] Cause),
     #[error("nothing of the body came for {0:?}")]
     Idle(Duration),
 }
@@ -49,7 +50,7 @@ pub enum BodyFault {
 struct Stream {
     /// What was read of it before.
     read: Bytes,
-    incoming: Incoming,
+    incoming: Arriving,
     /// Longest pause between two pieces.
     idle: Duration,
     /// Armed only while nothing is there.
@@ -71,23 +72,23 @@ impl Body {
     }
 
     /// Passes a body on as it comes, as long as it never pauses longer than `idle`.
-    pub fn stream(incoming: Incoming, idle: Duration) -> Self {
+    pub fn stream(incoming: Arriving, idle: Duration) -> Self {
         Self::of(Bytes::new(), incoming, idle, None, None)
     }
 
     /// The app's answer, holding its connection until it ends.
-    pub(super) fn leased(incoming: Incoming, idle: Duration, lease: Lease) -> Self {
+    pub(super) fn leased(incoming: Arriving, idle: Duration, lease: Lease) -> Self {
         Self::of(Bytes::new(), incoming, idle, None, Some(lease))
     }
 
     /// The sender's body, what was read of it before and the rest, telling how far it is.
-    pub(super) fn watched(read: Bytes, incoming: Incoming, idle: Duration, progress: Arc<Progress>) -> Self {
+    pub(super) fn watched(read: Bytes, incoming: Arriving, idle: Duration, progress: Arc<Progress>) -> Self {
         Self::of(read, incoming, idle, Some(progress), None)
     }
 
     fn of(
         read: Bytes,
-        incoming: Incoming,
+        incoming: Arriving,
         idle: Duration,
         progress: Option<Arc<Progress>>,
         lease: Option<Lease>,

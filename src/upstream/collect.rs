@@ -2,16 +2,16 @@
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
+use super::arriving::Arriving;
 use super::outcome::UpstreamError;
 
 /// The whole of an app's answer; an error if it breaks off or is longer than `bytes_max`.
-pub(super) async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, UpstreamError> {
+pub(super) async fn collect(mut body: Arriving, bytes_max: usize) -> Result<Bytes, UpstreamError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| UpstreamError::Broken(error.into()))?;
+        let frame = frame.map_err(UpstreamError::Broken)?;
         let Ok(piece) = frame.into_data() else { continue };
         if first.len() + rest.len() + piece.len() > bytes_max {
             return Err(UpstreamError::TooLong(bytes_max));

@@ -1,6 +1,7 @@
 //! The app behind the gateway: a pooled HTTP client, and what an attempt to reach it meant. Knows no ledger.
 //! Follows no redirect, decodes nothing, and adds no header of its own.
 
+mod arriving;
 mod body;
 mod collect;
 mod connect;
@@ -21,6 +22,7 @@ use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 
+pub use arriving::Arriving;
 pub use body::{Body, BodyFault, Held};
 pub use outcome::{Cause, Outcome, UpstreamError, told};
 pub use url::public_url;
@@ -128,7 +130,9 @@ impl Upstream {
         let progress = Arc::new(Progress::new());
         let watched = Arc::clone(&progress);
         let trailers = headers::takes_trailers(request.headers(), request.version());
-        let request = request.map(|incoming| Body::watched(read, incoming, PAUSE_MAX, watched));
+        let version = request.version();
+        let request =
+            request.map(|body| Body::watched(read, Arriving::new(body, version), PAUSE_MAX, watched));
         let mut sent = false;
         let mut exchange = pin!(self.send(target, request, &mut sent));
         let (answer, lease) = loop {
@@ -172,7 +176,7 @@ impl Upstream {
         target: &Target,
         mut request: Request<Body>,
         sent: &mut bool,
-    ) -> Result<(Response<Incoming>, Option<Lease>), Failed> {
+    ) -> Result<(Response<Arriving>, Option<Lease>), Failed> {
         let pool = self.pool(target);
         let asked = Asked { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() };
         let mut tries = 0;

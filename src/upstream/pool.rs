@@ -11,6 +11,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 
+use super::arriving::Arriving;
 use super::body::Body;
 use crate::clock::monotonic;
 
@@ -204,16 +205,21 @@ impl Connection {
     pub(super) async fn send(
         self,
         request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Option<Lease>), SendFault> {
+    ) -> Result<(Response<Arriving>, Option<Lease>), SendFault> {
         match self {
             Self::Http1(mut lease) => {
                 let sender = lease.sender.as_mut().expect("a lease holds its connection until it is dropped");
                 let answer = sender.try_send_request(request).await?;
-                Ok((answer, Some(lease)))
+                Ok((arriving(answer), Some(lease)))
             }
-            Self::Http2(mut sender) => Ok((sender.try_send_request(request).await?, None)),
+            Self::Http2(mut sender) => Ok((arriving(sender.try_send_request(request).await?), None)),
         }
     }
+}
+
+fn arriving(answer: Response<Incoming>) -> Response<Arriving> {
+    let version = answer.version();
+    answer.map(|incoming| Arriving::new(incoming, version))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -21,6 +21,7 @@ mod docs;
 mod drain;
 mod durable;
 mod embedded;
+mod endings;
 mod failover;
 mod handover;
 mod handshakes;

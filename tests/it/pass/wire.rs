@@ -258,6 +258,7 @@ impl Handler for Front {
             Treatment::Collect(limit) => limit,
         };
         let (parts, incoming) = request.into_parts();
+        let incoming = umavez::upstream::Arriving::new(incoming, parts.version);
         let bytes = match body::read(incoming, limit, limits().body_timeout).await {
             Ok(body::Came::Whole(bytes)) => bytes,
             Ok(body::Came::Longer(_, _)) => return status(413),

@@ -2,6 +2,7 @@
 
 mod collector;
 pub(crate) mod fixtures;
+mod frames;
 mod gateway;
 mod h2;
 mod http1;
@@ -18,6 +19,7 @@ mod wire;
 use std::time::Duration;
 
 pub(crate) use collector::{Collector, Span};
+pub(crate) use frames::{Flags, Kind, Script, Scripted, Sender, block, frame};
 pub(crate) use gateway::{Gateway, Setup};
 pub(crate) use h2::send as send_h2;
 pub(crate) use load::{Books, Load, deliver, forwards};
