@@ -49,6 +49,8 @@ pub(super) enum Refusal {
     Keyless,
     #[error("another copy of this event is being processed")]
     InFlight { answer: StatusCode },
+    #[error("the gateway is busy with other bodies")]
+    Busy,
     #[error("the ledger cannot be reached")]
     LedgerDown(#[source] Arc<LedgerError>),
     /// What another try may mend, for a provider that makes none after the status that says so.
@@ -75,14 +77,14 @@ impl Refusal {
             Self::Broken => StatusCode::BAD_REQUEST,
             Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
             Self::Keyless => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::LedgerDown(_) | Self::TryAgain(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LedgerDown(_) | Self::Busy | Self::TryAgain(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InFlight { .. } | Self::TryAgain(_) => Some(RETRY_SOON),
-            Self::LedgerDown(_) => Some(RETRY_LATER),
+            Self::LedgerDown(_) | Self::Busy => Some(RETRY_LATER),
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
@@ -99,6 +101,7 @@ impl Refusal {
             Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
             Self::Unsigned { .. } => Answer::Unauthorized,
             Self::InFlight { .. } => Answer::InFlight,
+            Self::Busy => Answer::Busy,
             Self::TryAgain(refusal) => refusal.class(),
             Self::LedgerDown(_) => Answer::Unavailable,
         }
@@ -115,6 +118,7 @@ impl Refusal {
             | Self::TooMany(_)
             | Self::TooSlow(_)
             | Self::Broken
+            | Self::Busy
             | Self::Unsigned { .. } => REFUSED,
         }
     }

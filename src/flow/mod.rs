@@ -4,6 +4,7 @@ mod answer;
 pub mod body;
 pub mod capture;
 mod counted;
+mod decode;
 mod done;
 mod forward;
 mod handshake;
@@ -230,20 +231,17 @@ impl Flow {
             }
             body::Came::Longer(_, _) => return Err(Refusal::TooLarge(config.body_limit)),
         };
-        let decoded = match body::decoded(&parts.headers, &raw, config.body_limit) {
-            Ok(decoded) => decoded,
-            Err(body::BodyError::TooLarge(limit)) if !shadow => return Err(Refusal::TooLarge(limit)),
-            // What can't be decoded isn't understood: it passes, keyless.
-            Err(
-                body::BodyError::TooLarge(_)
-                | body::BodyError::Timeout(_)
-                | body::BodyError::Broken(_)
-                | body::BodyError::NotUnderstood,
-            ) => raw.clone(),
-        };
-        let arrived = Arrived { request: Request::from_parts(parts, raw), decoded, url, path_params, caller };
+        let encoded = decode::is_encoded(&parts.headers, &raw);
+        let (decoded, request) = (raw.clone(), Request::from_parts(parts, raw));
+        let mut arrived = Arrived { request, decoded, url, path_params, caller };
+        // A stranger's body is decoded only where its signature is inside.
+        let inside = encoded && route.verifies_inside();
+        if inside {
+            arrived.decode(config).await?;
+        }
         let now = self.clock.now();
-        let unsigned = route.unsigned_handshake(&arrived);
+        // What comes encoded is no such thing: it is known by its bytes as they came.
+        let unsigned = if encoded { None } else { route.unsigned_handshake(&arrived) };
         trace.step();
         let verified = match (admitted, unsigned) {
             (Ok(()), None) => route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad, trace)),
@@ -254,6 +252,9 @@ impl Flow {
             // It touches no store: else a forged event would be known when the mode changes.
             Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
             verified => verified?,
+        }
+        if encoded && !inside {
+            arrived.decode(config).await?;
         }
         let mut items = if unsigned.is_some() { Items::none() } else { route.items(&arrived) };
         if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
@@ -292,6 +293,19 @@ impl Flow {
 }
 
 impl Arrived {
+    /// Undoes the body's encoding, for reading. What can't be decoded isn't understood: it passes, keyless, as everything
+    /// does in shadow.
+    async fn decode(&mut self, config: &RouteConfig) -> Result<(), Refusal> {
+        let (headers, raw) = (self.request.headers(), self.request.body());
+        match decode::decoded_aside(headers, raw, config.body_limit, config.body_timeout).await {
+            Ok(decoded) => self.decoded = decoded,
+            Err(body::BodyError::NotUnderstood) => {}
+            Err(_) if config.mode == Mode::Shadow => {}
+            Err(error) => return Err(refusal(error)),
+        }
+        Ok(())
+    }
+
     /// What the provider's rules look at.
     fn delivery(&self) -> crate::providers::Delivery<'_> {
         crate::providers::Delivery {
@@ -310,6 +324,7 @@ fn refusal(error: body::BodyError) -> Refusal {
         body::BodyError::TooLarge(limit) => Refusal::TooLarge(limit),
         body::BodyError::Timeout(patience) => Refusal::TooSlow(patience),
         body::BodyError::Broken(_) | body::BodyError::NotUnderstood => Refusal::Broken,
+        body::BodyError::TooMuchWork => Refusal::Busy,
     }
 }
 

@@ -140,6 +140,11 @@ impl Route {
         }
     }
 
+    /// Whether verifying reads what the body's encoding may hide, and not only the bytes that came.
+    pub(super) fn verifies_inside(&self) -> bool {
+        self.verifier.as_ref().is_some_and(Verifier::reads_inside)
+    }
+
     /// Keeps a verified delivery in a file, where the route says so.
     pub(super) fn capture(&self, arrived: &Arrived) {
         if let Some(recorder) = &self.recorder {

@@ -148,10 +148,11 @@ pub enum Answer {
     Held,
     Handshake,
     Refused,
+    Busy,
 }
 
 impl Answer {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Forwarded,
         Self::Replayed,
         Self::InFlight,
@@ -162,6 +163,7 @@ impl Answer {
         Self::Held,
         Self::Handshake,
         Self::Refused,
+        Self::Busy,
     ];
 
     pub fn label(self) -> &'static str {
@@ -176,6 +178,7 @@ impl Answer {
             Self::Held => "held",
             Self::Handshake => "handshake",
             Self::Refused => "refused",
+            Self::Busy => "busy",
         }
     }
 }

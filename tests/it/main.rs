@@ -9,6 +9,7 @@ mod acme;
 mod ambiguity;
 mod answers;
 mod batches;
+mod bounds;
 mod capture;
 mod cli;
 mod config;

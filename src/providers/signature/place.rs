@@ -101,6 +101,14 @@ impl Source {
         }
     }
 
+    /// Whether it is found in the body alone.
+    pub(super) fn is_inside(&self) -> bool {
+        match self {
+            Self::Form(_) | Self::Json(_) | Self::Item(_) => true,
+            Self::Header(_) | Self::Query(_) => false,
+        }
+    }
+
     /// The value there; `body` is what form and JSON sources are read from, `item` an item's JSON text.
     pub(super) fn read<'a>(
         &self,

@@ -81,6 +81,11 @@ impl Verifier {
         self.methods.iter().all(|prepared| prepared.method.signs_body())
     }
 
+    /// Whether it reads anything inside the body: a field of a form, or of JSON. All else are the bytes as they came.
+    pub fn reads_inside(&self) -> bool {
+        self.methods.iter().any(|prepared| prepared.method.reads_inside())
+    }
+
     /// What filtering this delivery's body needs so that the app's own check passes.
     pub fn can_sign(&self, delivery: &Delivery<'_>) -> Resign {
         self.governing(delivery).map_or(Resign::NotNeeded, |(prepared, _)| {
@@ -188,6 +193,16 @@ impl Method {
     pub(super) fn binds_body_of(&self, delivery: &Delivery<'_>) -> bool {
         let carried = || self.claims(delivery).map_or(true, |claims| !claims.is_empty());
         self.signs_body() && (self.names_body(delivery) || carried())
+    }
+
+    fn reads_inside(&self) -> bool {
+        let when = self.when.iter().map(|(source, _)| source);
+        let mut sources = when.chain(&self.body_digest).chain(&self.stamp.source);
+        let placed_inside = match &self.place {
+            Place::Once(source) => source.is_inside(),
+            Place::PerItem { .. } => true,
+        };
+        placed_inside || sources.any(Source::is_inside) || self.signed.iter().any(Template::reads_inside)
     }
 
     fn written<'v>(&self, value: &'v [u8]) -> Option<Written<'v>> {
