@@ -119,7 +119,8 @@ impl Admin {
     /// With traces, in the format that has room for exemplars, where the scraper asks for it.
     fn metrics<B>(&self, request: &Request<B>) -> Response<Bytes> {
         let resting = self.ledger.hot().breaker_state() == BreakerState::Open;
-        self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), resting);
+        let buffered = self.flow.buffered_bytes();
+        self.stores.sample(self.ledger.unsettled(), self.ledger.in_flight(), buffered, resting);
         let queued = self.ledger.durable().queued();
         self.stores.waiting.sample(queued.claims, queued.settlements, queued.max);
         let accepted = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use umavez::clock::Clock;
 use umavez::config::{self, Config, Environment, Target};
+use umavez::flow::Rooms;
 use umavez::flow::body;
 use umavez::flow::capture::{Album, Snapshot};
 use umavez::listen::{self, Handler, Listening, Peer, Slots};
@@ -127,6 +128,7 @@ impl Capture {
                 self.count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX)),
             ),
             limits: limits.clone(),
+            rooms: Rooms::default(),
             stop: stop.clone(),
         }));
         let slots = Slots::new("capture", CONNECTIONS_MAX);
@@ -160,6 +162,7 @@ struct Inside {
     /// How many deliveries are still to come.
     left: AtomicUsize,
     limits: config::Limits,
+    rooms: Rooms,
     stop: CancellationToken,
 }
 
@@ -168,10 +171,12 @@ impl Handler for Door {
         let caller =
             Caller { address: peer.address.ip().to_canonical(), secure: peer.secure, trusted: false };
         let (parts, incoming) = request.into_parts();
+        let mut room = self.0.rooms.room(self.0.limits.buffered_bytes_max);
         let incoming = Arriving::new(incoming, parts.version);
-        let raw = match body::read(incoming, BODY_BYTES_MAX, self.0.limits.body_timeout).await {
+        let raw = match body::read(incoming, BODY_BYTES_MAX, self.0.limits.body_timeout, &mut room).await {
             Ok(body::Came::Whole(raw)) => raw,
             Ok(body::Came::Longer(..)) => return refuse(&body::BodyError::TooLarge(BODY_BYTES_MAX)),
+            Ok(body::Came::Crowded(..)) => return status(StatusCode::SERVICE_UNAVAILABLE),
             Err(error) => return refuse(&error),
         };
         let request = Request::from_parts(parts, raw);

@@ -88,16 +88,18 @@ impl Limits {
             idle_timeout,
             connect_timeout,
             answer_bytes_max,
+            buffered_bytes_max,
             waiting_writes_max,
         } = new;
         changes.leave("limits.connections_max", &self.connections_max, connections_max);
         changes.leave("limits.header_timeout", &self.header_timeout, header_timeout);
         changes.leave("limits.header_bytes_max", &self.header_bytes_max, header_bytes_max);
-        // These two are the routes', which every request brings along.
+        // These are the routes', which every request brings along.
         changes.note("limits.body_timeout", &mut self.body_timeout, *body_timeout);
         changes.leave("limits.idle_timeout", &self.idle_timeout, idle_timeout);
         changes.leave("limits.connect_timeout", &self.connect_timeout, connect_timeout);
         changes.note("limits.answer_bytes_max", &mut self.answer_bytes_max, *answer_bytes_max);
+        changes.note("limits.buffered_bytes_max", &mut self.buffered_bytes_max, *buffered_bytes_max);
         changes.leave("limits.waiting_writes_max", &self.waiting_writes_max, waiting_writes_max);
     }
 }

@@ -47,6 +47,7 @@ pub(super) const LIMITS: &[&str] = &[
     "idle_timeout",
     "connect_timeout",
     "answer_bytes_max",
+    "buffered_bytes_max",
     "waiting_writes_max",
 ];
 

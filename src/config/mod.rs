@@ -163,6 +163,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Longest answer of an app on a dedup route, bytes.
     pub answer_bytes_max: usize,
+    /// What the bodies of all requests of dedup routes may take together, bytes: past it a request gets 503.
+    pub buffered_bytes_max: usize,
     /// Claims and settlements waiting for the durable store; past it a request is `unavailable`.
     pub waiting_writes_max: usize,
 }
@@ -194,9 +196,10 @@ pub struct RouteConfig {
     /// 503 unless the route chooses 409.
     pub in_flight_answer: http::StatusCode,
     pub body_limit: usize,
-    /// `limits.body_timeout` and `limits.answer_bytes_max`, which hold for every route.
+    /// `limits.body_timeout`, `limits.answer_bytes_max` and `limits.buffered_bytes_max`, which hold for every route.
     pub body_timeout: Duration,
     pub answer_bytes_max: usize,
+    pub buffered_bytes_max: usize,
     pub done: StatusSet,
     pub on_keyless: OnKeyless,
     pub on_unsigned: OnUnsigned,

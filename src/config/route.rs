@@ -18,6 +18,8 @@ use super::{
 use crate::ledger::{OnUnknown, Terms};
 use crate::providers::Provider;
 
+/// So many of the longest bodies must have room at once: one as it came and decompressed, and what is for short ones.
+const BODIES_MIN: usize = 3;
 const MILLISECOND: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// What a lease has beyond the timeout unless set: for settling, and for a store that is slow for a while.
@@ -86,6 +88,14 @@ pub(super) fn read<'a>(
         let fault = Fault::new("is above limits.answer_bytes_max", "lower it, or raise the other");
         route.fail("receipt_limit", fault);
     }
+    let body_limit = route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB);
+    if body_limit > around.limits.buffered_bytes_max / BODIES_MIN {
+        let what = format!(
+            "{} is more than a third of limits.buffered_bytes_max",
+            units::show_size(u64::try_from(body_limit).unwrap_or(u64::MAX))
+        );
+        route.fail("body_limit", Fault::new(what, "lower it, or raise the other"));
+    }
     let mode = choice(&route, "mode", &MODES).unwrap_or_default();
     let read = RouteConfig {
         mode,
@@ -100,9 +110,10 @@ pub(super) fn read<'a>(
         terms: times.terms,
         in_flight_wait: times.in_flight_wait,
         in_flight_answer: in_flight_answer(&route, provider.as_deref()),
-        body_limit: route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB),
+        body_limit,
         body_timeout: around.limits.body_timeout,
         answer_bytes_max: around.limits.answer_bytes_max,
+        buffered_bytes_max: around.limits.buffered_bytes_max,
         done: done(&route, provider.as_deref()),
         on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
         on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),

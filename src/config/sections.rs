@@ -56,6 +56,7 @@ impl Default for Limits {
             idle_timeout: 75 * SECOND,
             connect_timeout: 5 * SECOND,
             answer_bytes_max: 25 * MIB,
+            buffered_bytes_max: 256 * MIB,
             waiting_writes_max: 4096,
         }
     }
@@ -241,6 +242,7 @@ pub(super) fn limits(top: &Section<'_>) -> Limits {
         idle_timeout: time("idle_timeout", default.idle_timeout),
         connect_timeout: time("connect_timeout", default.connect_timeout),
         answer_bytes_max: bytes("answer_bytes_max", KIB..=GIB, default.answer_bytes_max),
+        buffered_bytes_max: bytes("buffered_bytes_max", MIB..=64 * GIB, default.buffered_bytes_max),
         waiting_writes_max: section
             .count("waiting_writes_max", 16..=1_000_000)
             .unwrap_or(default.waiting_writes_max),

@@ -1,13 +1,16 @@
-//! Reads a request's body up to its bound, in time.
+//! Reads a request's body up to its bound, in time, as far as there is room.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::sync::Notify;
 
 pub use super::decode::decoded;
+use super::room::{NoRoom, Room};
 use crate::upstream::{Arriving, Cause};
 
 /// Why there is no body to work with.
@@ -36,45 +39,105 @@ pub enum Came {
     Whole(Bytes),
     /// It is longer than the limit: what was read, and the rest.
     Longer(Bytes, Incoming),
+    /// All bodies together leave no room for it, or it had to give way: the same.
+    Crowded(Bytes, Incoming),
+}
+
+/// How far reading went.
+enum End {
+    Whole,
+    Longer,
+    Crowded,
 }
 
 /// The whole body, if it is at most `limit` bytes and arrives within `patience`. Where a length past the limit is
 /// declared, nothing is read, so that no `100 Continue` invites it.
-pub async fn read(mut body: Arriving, limit: usize, patience: Duration) -> Result<Came, BodyError> {
+///
+/// # Errors
+/// [`BodyError::Timeout`], or [`BodyError::Broken`].
+pub async fn read(
+    mut body: Arriving,
+    limit: usize,
+    patience: Duration,
+    room: &mut Room,
+) -> Result<Came, BodyError> {
     if body.is_end_stream() {
         return Ok(Came::Whole(Bytes::new()));
     }
     if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
         return Ok(Came::Longer(Bytes::new(), body.into_inner()));
     }
-    match tokio::time::timeout(patience, read_all(&mut body, limit)).await {
-        Ok(Ok(bytes)) if bytes.len() > limit => Ok(Came::Longer(bytes, body.into_inner())),
-        Ok(result) => result.map(Came::Whole),
+    match tokio::time::timeout(patience, read_all(&mut body, limit, room)).await {
+        Ok(Ok((bytes, End::Whole))) => Ok(Came::Whole(bytes)),
+        Ok(Ok((bytes, End::Longer))) => Ok(Came::Longer(bytes, body.into_inner())),
+        Ok(Ok((bytes, End::Crowded))) => Ok(Came::Crowded(bytes, body.into_inner())),
+        Ok(Err(error)) => Err(error),
         Err(_elapsed) => Err(BodyError::Timeout(patience)),
     }
 }
 
-/// The whole body; or, where it is longer than `limit`, as much as it took to see that.
-async fn read_all(body: &mut Arriving, limit: usize) -> Result<Bytes, BodyError> {
+/// The whole body; or, where it is longer than `limit` or has to give way, what had come by then.
+async fn read_all(body: &mut Arriving, limit: usize, room: &mut Room) -> Result<(Bytes, End), BodyError> {
     let declared = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let mut read = Pieces { declared, first: Bytes::new(), whole: BytesMut::new() };
+    let mut gives_way: Option<Arc<Notify>> = None;
+    loop {
+        let frame = match &gives_way {
+            None => body.frame().await,
+            Some(gives_way) => tokio::select! {
+                biased;
+                frame = body.frame() => frame,
+                () = gives_way.notified() => return Ok((read.bytes(), End::Crowded)),
+            },
+        };
+        let Some(frame) = frame else { break };
         let Ok(piece) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
-        let length = first.len() + whole.len() + piece.len();
-        if whole.is_empty() && first.is_empty() {
-            first = piece; // most bodies come in one piece: no copy
-        } else {
-            if whole.is_empty() {
-                // Not more than what has come by a power of two: a declared length is only a promise.
-                whole.reserve(declared.unwrap_or(length).min(length.saturating_mul(8)));
-                whole.extend_from_slice(&std::mem::take(&mut first));
-            }
-            whole.extend_from_slice(&piece);
+        let found = room.grow(piece.len());
+        read.take(piece);
+        if read.length() > limit {
+            return Ok((read.bytes(), End::Longer));
         }
-        if length > limit {
-            break;
+        if found == Err(NoRoom) {
+            return Ok((read.bytes(), End::Crowded));
+        }
+        if body.is_end_stream() {
+            break; // most bodies come in one piece, and never wait in line
+        }
+        if gives_way.is_none() {
+            gives_way = Some(room.wait_for_more());
         }
     }
-    Ok(if whole.is_empty() { first } else { whole.freeze() })
+    let end = if room.complete().is_ok() { End::Whole } else { End::Crowded };
+    Ok((read.bytes(), end))
+}
+
+/// What has come of a body.
+struct Pieces {
+    declared: Option<usize>,
+    first: Bytes,
+    whole: BytesMut,
+}
+
+impl Pieces {
+    fn length(&self) -> usize {
+        self.first.len() + self.whole.len()
+    }
+
+    fn take(&mut self, piece: Bytes) {
+        if self.length() == 0 {
+            self.first = piece; // most bodies come in one piece: no copy
+            return;
+        }
+        if self.whole.is_empty() {
+            // Not more than what has come by a power of two: a declared length is only a promise.
+            let length = self.first.len() + piece.len();
+            self.whole.reserve(self.declared.unwrap_or(length).min(length.saturating_mul(8)));
+            self.whole.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.whole.extend_from_slice(&piece);
+    }
+
+    fn bytes(self) -> Bytes {
+        if self.whole.is_empty() { self.first } else { self.whole.freeze() }
+    }
 }

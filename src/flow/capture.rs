@@ -289,7 +289,7 @@ mod tests {
         let body = Bytes::from(vec![b'x'; bytes]);
         let caller = Caller { address: IpAddr::from([127, 0, 0, 1]), secure: false, trusted: false };
         let request = Request::new(body.clone());
-        Arrived { request, decoded: body, url: "/".to_owned(), path_params: Vec::new(), caller }
+        Arrived { request, decoded: body, url: "/".to_owned(), path_params: Vec::new(), caller, _room: None }
     }
 
     #[test]

@@ -330,7 +330,8 @@ mod tests {
     fn what_takes_too_long_is_given_up() {
         // A body of blocks with nothing in them is much to do, and nothing comes out that could be too long.
         let now = monotonic();
-        let noise: Vec<u8> = (0..1_u32 << 16).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let noise: Vec<u8> =
+            (0..1_u32 << 16).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         for (encoding, raw) in [
             (Encoding::Gzip, gzip(&noise)),
             (Encoding::Deflate, zlib(&noise)),

@@ -15,6 +15,7 @@ mod plan;
 mod prepared;
 mod proxy;
 mod resubmit;
+mod room;
 mod route;
 mod settle;
 mod shadow;
@@ -45,6 +46,7 @@ use persist::Persistent;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::Work;
 pub use resubmit::{Resubmit, ResubmitError, stored_request};
+pub use room::{Room, Rooms};
 pub use route::{RouteConflict, RouteTable};
 
 /// Most events in one request: providers send a thousand at the most, and each takes a claim, a row and about a KiB.
@@ -59,6 +61,8 @@ pub struct Flow {
     clock: Clock,
     /// What outlives a request's connection: drain waits for it.
     tunnels: Tunnels,
+    /// What all bodies of the process share.
+    rooms: Rooms,
 }
 
 /// A request of a dedup route that has arrived whole.
@@ -71,6 +75,8 @@ struct Arrived {
     url: String,
     path_params: Vec<(String, String)>,
     caller: Caller,
+    /// Theirs among all bodies; a stored request needs none.
+    _room: Option<Arc<Room>>,
 }
 
 /// What a request of a dedup route came to before the first claim.
@@ -79,14 +85,26 @@ enum Arrival {
     Event(Work),
     /// What the provider sent to check the URL, answered.
     Handshake(Response<Bytes>),
-    /// In shadow, a body past the limit: what was read of it, and the request with the rest.
+    /// In shadow, a body past the limit, or with no room: what was read of it, and the request with the rest.
     Longer(Bytes, Request<Incoming>),
 }
 
 impl Flow {
     /// Shared by the requests under way, each of which would otherwise clone every handle in it.
-    pub fn new(ledger: Ledger, upstream: Upstream, live: Live, clock: Clock, tunnels: Tunnels) -> Arc<Self> {
-        Arc::new(Self { ledger, upstream, live, clock, tunnels })
+    pub fn new(
+        ledger: Ledger,
+        upstream: Upstream,
+        live: Live,
+        clock: Clock,
+        tunnels: Tunnels,
+        rooms: Rooms,
+    ) -> Arc<Self> {
+        Arc::new(Self { ledger, upstream, live, clock, tunnels, rooms })
+    }
+
+    /// What the bodies of all requests take now, bytes.
+    pub fn buffered_bytes(&self) -> usize {
+        self.rooms.bytes()
     }
 
     /// Answers one request, whatever becomes of it.
@@ -223,21 +241,23 @@ impl Flow {
         let (mut parts, incoming) = request.into_parts();
         headers::drop_reserved(&mut parts.headers);
         let incoming = Arriving::new(incoming, parts.version);
-        let came = body::read(incoming, config.body_limit, config.body_timeout).await.map_err(refusal)?;
-        let raw = match came {
+        let mut room = self.rooms.room(config.buffered_bytes_max);
+        let came = body::read(incoming, config.body_limit, config.body_timeout, &mut room).await;
+        let raw = match came.map_err(refusal)? {
             body::Came::Whole(raw) => raw,
-            body::Came::Longer(read, rest) if shadow => {
+            body::Came::Longer(read, rest) | body::Came::Crowded(read, rest) if shadow => {
                 return Ok(Arrival::Longer(read, Request::from_parts(parts, rest)));
             }
             body::Came::Longer(_, _) => return Err(Refusal::TooLarge(config.body_limit)),
+            body::Came::Crowded(_, _) => return Err(Refusal::Busy),
         };
         let encoded = decode::is_encoded(&parts.headers, &raw);
         let (decoded, request) = (raw.clone(), Request::from_parts(parts, raw));
-        let mut arrived = Arrived { request, decoded, url, path_params, caller };
+        let mut arrived = Arrived { request, decoded, url, path_params, caller, _room: None };
         // A stranger's body is decoded only where its signature is inside.
         let inside = encoded && route.verifies_inside();
         if inside {
-            arrived.decode(config).await?;
+            arrived.decode(config, &mut room).await?;
         }
         let now = self.clock.now();
         // What comes encoded is no such thing: it is known by its bytes as they came.
@@ -250,12 +270,16 @@ impl Flow {
         trace.verified(verified.is_ok());
         match verified {
             // It touches no store: else a forged event would be known when the mode changes.
-            Err(_) if shadow => return Ok(Arrival::Event(Work::unsigned(route, arrived))),
+            Err(_) if shadow => {
+                arrived._room = Some(Arc::new(room));
+                return Ok(Arrival::Event(Work::unsigned(route, arrived)));
+            }
             verified => verified?,
         }
         if encoded && !inside {
-            arrived.decode(config).await?;
+            arrived.decode(config, &mut room).await?;
         }
+        arrived._room = Some(Arc::new(room));
         let mut items = if unsigned.is_some() { Items::none() } else { route.items(&arrived) };
         if let Some(handshake) = unsigned.or_else(|| route.handshake(&arrived, &items)) {
             if let Some(answer) = route.answer_handshake(handshake, &arrived, now) {
@@ -295,11 +319,12 @@ impl Flow {
 impl Arrived {
     /// Undoes the body's encoding, for reading. What can't be decoded isn't understood: it passes, keyless, as everything
     /// does in shadow.
-    async fn decode(&mut self, config: &RouteConfig) -> Result<(), Refusal> {
+    async fn decode(&mut self, config: &RouteConfig, room: &mut Room) -> Result<(), Refusal> {
         let (headers, raw) = (self.request.headers(), self.request.body());
         match decode::decoded_aside(headers, raw, config.body_limit, config.body_timeout).await {
-            Ok(decoded) => self.decoded = decoded,
-            Err(body::BodyError::NotUnderstood) => {}
+            Ok(decoded) if room.grow(decoded.len()).is_ok() => self.decoded = decoded,
+            Ok(_) if config.mode != Mode::Shadow => return Err(Refusal::Busy),
+            Ok(_) | Err(body::BodyError::NotUnderstood) => {}
             Err(_) if config.mode == Mode::Shadow => {}
             Err(error) => return Err(refusal(error)),
         }

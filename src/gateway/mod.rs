@@ -38,7 +38,7 @@ use sockets::Sockets;
 use crate::admin::{Admin, Token, WAITING_RELOADS_MAX};
 use crate::clock::Clock;
 use crate::config::{self, Config, ConfigFile, Limits, Listen};
-use crate::flow::{Flow, Live, Tunnels};
+use crate::flow::{Flow, Live, Rooms, Tunnels};
 use crate::ledger::Ledger;
 use crate::ledger::durable::Durable;
 use crate::ledger::hot::Hot;
@@ -186,7 +186,8 @@ impl Gateway {
             ledger: ledger.clone(),
             grace: listen.grace,
         };
-        gateway.spawn_workers(&config, sockets.public, &ledger, &live, &tls)?;
+        let rooms = Rooms::default();
+        gateway.spawn_workers(&config, sockets.public, &ledger, &live, &tls, &rooms)?;
         gateway.spawn_housekeeping(&ledger, &stores, &prometheus);
         gateway.tracker.spawn(gateway.stopping.clone().run_until_cancelled_owned(Arc::clone(&tls).watch()));
         gateway.tracker.spawn(gateway.draining.clone().run_until_cancelled_owned(Arc::clone(&tls).order()));
@@ -195,7 +196,7 @@ impl Gateway {
         let upstream = Upstream::new(&config.limits, Arc::clone(&tls.apps));
         let tunnels = Tunnels { tracker: gateway.tracker.clone(), shutdown: gateway.stopping.clone() };
         let admin_room = Admin {
-            flow: Flow::new(ledger.clone(), upstream, live.clone(), Clock::System, tunnels),
+            flow: Flow::new(ledger.clone(), upstream, live.clone(), Clock::System, tunnels, rooms),
             ledger,
             prometheus,
             stores,

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::{Gateway, IDLE_LINGER};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::flow::{Flow, Live, Tunnels};
+use crate::flow::{Flow, Live, Rooms, Tunnels};
 use crate::ledger::Ledger;
 use crate::listen::{self, Handler, Listening, Peer, Slots};
 use crate::tls::Tls;
@@ -27,6 +27,7 @@ impl Gateway {
         ledger: &Ledger,
         live: &Live,
         tls: &Tls,
+        rooms: &Rooms,
     ) -> anyhow::Result<()> {
         let slots = Slots::new("public", config.limits.connections_max);
         for (index, sockets) in sockets.into_iter().enumerate() {
@@ -40,12 +41,12 @@ impl Gateway {
                 idle_linger: IDLE_LINGER.min(self.grace / 2),
                 tracker: tracker.clone(),
             };
-            let (ledger, live) = (ledger.clone(), live.clone());
+            let (ledger, live, rooms) = (ledger.clone(), live.clone(), rooms.clone());
             let upstream = Upstream::new(&config.limits, Arc::clone(&tls.apps));
             let runtime = Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
                 runtime.block_on(async move {
-                    let served = serve(sockets, listening, upstream, ledger, live).await;
+                    let served = serve(sockets, listening, upstream, ledger, live, rooms).await;
                     if let Err(error) = served {
                         tracing::error!(error = format!("{error:#}"), "a serving thread ended");
                     }
@@ -68,10 +69,11 @@ async fn serve(
     upstream: Upstream,
     ledger: Ledger,
     live: Live,
+    rooms: Rooms,
 ) -> anyhow::Result<()> {
     let ledger = ledger.on_this_worker(&listening.tracker).await;
     let tunnels = Tunnels { tracker: listening.tracker.clone(), shutdown: listening.shutdown.clone() };
-    let flow = Flow::new(ledger, upstream, live, Clock::System, tunnels);
+    let flow = Flow::new(ledger, upstream, live, Clock::System, tunnels, rooms);
     let door = PublicDoor(flow);
     let mut accepting = Vec::new();
     for socket in sockets {

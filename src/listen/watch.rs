@@ -96,7 +96,8 @@ impl Watch {
     }
 
     pub(super) fn answered(&self, status: http::StatusCode) {
-        let refused = status.is_client_error() || status == http::StatusCode::NOT_IMPLEMENTED;
+        let unread = [http::StatusCode::NOT_IMPLEMENTED, http::StatusCode::SERVICE_UNAVAILABLE];
+        let refused = status.is_client_error() || unread.contains(&status);
         self.refused.store(refused, Ordering::Relaxed);
     }
 

@@ -44,6 +44,7 @@ const LEASE_LOST: &str = "umavez_lease_lost_total";
 const UNSETTLED: &str = "umavez_unsettled";
 const SETTLEMENTS_DROPPED: &str = "umavez_settlements_dropped_total";
 const IN_FLIGHT: &str = "umavez_in_flight";
+const BUFFERED: &str = "umavez_buffered_bytes";
 const HELD: &str = "umavez_held";
 const STORE_ERRORS: &str = "umavez_store_errors_total";
 const BREAKER_OPEN: &str = "umavez_hot_breaker_open";
@@ -103,6 +104,7 @@ fn describe() {
         "What too many waiting settlements left no room for: its lease lapses."
     );
     describe_gauge!(IN_FLIGHT, "Events that this node is busy with.");
+    describe_gauge!(BUFFERED, Unit::Bytes, "What the bodies of requests of dedup routes take.");
     describe_gauge!(HELD, "Events parked for a person.");
     describe_counter!(STORE_ERRORS, "Store calls that gave no answer.");
     describe_gauge!(BREAKER_OPEN, "1 while requests do not ask the hot store.");
@@ -304,6 +306,7 @@ pub struct Stores {
     unsettled: Gauge,
     dropped: Counter,
     in_flight: Gauge,
+    buffered: Gauge,
     held: Gauge,
     breaker_open: Gauge,
     sweeper_lag: Gauge,
@@ -321,6 +324,7 @@ impl Stores {
             unsettled: gauge!(UNSETTLED),
             dropped: counter!(SETTLEMENTS_DROPPED),
             in_flight: gauge!(IN_FLIGHT),
+            buffered: gauge!(BUFFERED),
             held: gauge!(HELD),
             breaker_open: gauge!(BREAKER_OPEN),
             sweeper_lag: gauge!(SWEEPER_LAG),
@@ -359,9 +363,10 @@ impl Stores {
     }
 
     /// What is read when Prometheus asks.
-    pub fn sample(&self, unsettled: usize, in_flight: usize, breaker_open: bool) {
+    pub fn sample(&self, unsettled: usize, in_flight: usize, buffered_bytes: usize, breaker_open: bool) {
         self.unsettled.set(float(unsettled));
         self.in_flight.set(float(in_flight));
+        self.buffered.set(float(buffered_bytes));
         self.breaker_open.set(if breaker_open { 1.0 } else { 0.0 });
     }
 
@@ -386,5 +391,6 @@ fn wide(count: usize) -> u64 {
 }
 
 fn float(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::MAX, f64::from)
+    let rough = |count: usize| f64::from(u32::try_from(count >> 12).unwrap_or(u32::MAX)) * 4096.0;
+    u32::try_from(count).map_or_else(|_| rough(count), f64::from)
 }

@@ -355,11 +355,15 @@ fn the_limits_that_are_documented_are_those_of_the_code() {
     let accepts = |section: &str, field: &str, value: &str| {
         let quoted = if value.parse::<u64>().is_ok() { value.to_owned() } else { format!("\"{value}\"") };
         let line = format!("{field} = {quoted}\n");
-        let rest = if field == "answer_bytes_max" { "receipt_limit = 0\n" } else { "" };
+        let rest = match field {
+            "answer_bytes_max" => "receipt_limit = 0\n",
+            "buffered_bytes_max" => "body_limit = \"1KiB\"\n",
+            _ => "",
+        };
         let route = format!("[[route]]\nname = \"r\"\npath = \"/r\"\nkey = [\"$.id\"]\n{rest}");
         let app = "[upstream]\nurl = \"http://127.0.0.1:1\"\n";
         let text = match section {
-            "route" => format!("{app}{route}{line}"),
+            "route" => format!("{app}[limits]\nbuffered_bytes_max = \"4GiB\"\n{route}{line}"),
             section => format!("{app}[{section}]\n{line}{route}"),
         };
         Config::parse(Path::new("u.toml"), &text, &Environment::new()).is_ok()
@@ -418,6 +422,9 @@ fn the_bounds_that_are_built_in_are_as_documented() {
         ("src/flow/decode.rs", "ENVELOPE_BYTES: usize = 4 * 1024;", "| 16 times as long, and 4 KiB |"),
         ("src/flow/decode.rs", "WORK_MAX: Duration = Duration::from_secs(5);", "| 5 s; 4 |"),
         ("src/flow/decode.rs", "ASIDE_MAX: usize = 4;", "| 5 s; 4 |"),
+        ("src/flow/room.rs", "SHORT_BYTES_MAX: usize = 64 * 1024;", "| a quarter; 64 KiB |"),
+        ("src/flow/room.rs", "HEADWAY_BYTES: usize = 64 * 1024;", "| a quarter; 64 KiB |"),
+        ("src/flow/room.rs", "HEADWAY_WITHIN: Duration = Duration::from_secs(1);", "| a quarter; 64 KiB |"),
         ("src/providers/json.rs", "DEPTH_MAX: usize = 128;", "| 128; 500,000 |"),
         ("src/providers/xml.rs", "DEPTH_MAX: usize = 128;", "| 128; 500,000 |"),
         ("src/providers/tree.rs", "NODES_MAX: usize = 500_000;", "| 128; 500,000 |"),

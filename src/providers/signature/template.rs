@@ -115,7 +115,9 @@ impl Template {
 
     /// Whether anything in it is read inside the body.
     pub(super) fn reads_inside(&self) -> bool {
-        self.parts().any(|part| matches!(part, Part::Form) || matches!(part, Part::From { source, .. } if source.is_inside()))
+        self.parts().any(|part| {
+            matches!(part, Part::Form) || matches!(part, Part::From { source, .. } if source.is_inside())
+        })
     }
 
     pub(super) fn has_url(&self) -> bool {

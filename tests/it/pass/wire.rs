@@ -33,6 +33,7 @@ pub(crate) fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         connect_timeout: Duration::from_secs(2),
         answer_bytes_max: 1 << 20,
+        buffered_bytes_max: 64 << 20,
         waiting_writes_max: 100,
     }
 }
@@ -258,10 +259,12 @@ impl Handler for Front {
             Treatment::Collect(limit) => limit,
         };
         let (parts, incoming) = request.into_parts();
+        let mut room = umavez::flow::Rooms::default().room(limits().buffered_bytes_max);
         let incoming = umavez::upstream::Arriving::new(incoming, parts.version);
-        let bytes = match body::read(incoming, limit, limits().body_timeout).await {
+        let bytes = match body::read(incoming, limit, limits().body_timeout, &mut room).await {
             Ok(body::Came::Whole(bytes)) => bytes,
             Ok(body::Came::Longer(_, _)) => return status(413),
+            Ok(body::Came::Crowded(_, _)) => return status(503),
             Err(body::BodyError::Timeout(_)) => return status(408),
             Err(_) => return status(400),
         };
