@@ -89,13 +89,6 @@ pub(super) fn read<'a>(
         route.fail("receipt_limit", fault);
     }
     let body_limit = route.size("body_limit", 1..=1024 * MIB).unwrap_or(25 * MIB);
-    if body_limit > around.limits.buffered_bytes_max / BODIES_MIN {
-        let what = format!(
-            "{} is more than a third of limits.buffered_bytes_max",
-            units::show_size(u64::try_from(body_limit).unwrap_or(u64::MAX))
-        );
-        route.fail("body_limit", Fault::new(what, "lower it, or raise the other"));
-    }
     let mode = choice(&route, "mode", &MODES).unwrap_or_default();
     let read = RouteConfig {
         mode,
@@ -113,7 +106,7 @@ pub(super) fn read<'a>(
         body_limit,
         body_timeout: around.limits.body_timeout,
         answer_bytes_max: around.limits.answer_bytes_max,
-        buffered_bytes_max: around.limits.buffered_bytes_max,
+        buffered_bytes_max: around.limits.buffered_bytes_max.max(body_limit.saturating_mul(BODIES_MIN)),
         done: done(&route, provider.as_deref()),
         on_keyless: choice(&route, "on_keyless", &ON_KEYLESS).unwrap_or_default(),
         on_unsigned: choice(&route, "on_unsigned", &ON_UNSIGNED).unwrap_or_default(),

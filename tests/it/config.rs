@@ -676,3 +676,24 @@ fn what_the_reference_leaves_out_is_right_too() {
         panic!("{errors}");
     }
 }
+
+/// A route that takes long bodies was refused where three of them were more than all bodies may take together.
+#[test]
+fn room_for_all_bodies_grows_with_the_longest_one() {
+    let text = |limits: &str, body: &str| {
+        format!(
+            "{limits}[upstream]\nurl = \"http://127.0.0.1:1\"\n[[route]]\nname = \"r\"\npath = \"/r\"\n\
+             key = [\"$.id\"]\nbody_limit = \"{body}\"\n"
+        )
+    };
+    for (limits, body, mib) in [
+        ("", "25MiB", 256),
+        ("", "100MiB", 300),
+        ("[limits]\nbuffered_bytes_max = \"1MiB\"\n", "1MiB", 3),
+        ("[limits]\nbuffered_bytes_max = \"1GiB\"\n", "100MiB", 1024),
+    ] {
+        let (config, _) =
+            Config::parse(Path::new("u.toml"), &text(limits, body), &Environment::new()).unwrap();
+        assert_eq!(config.routes[0].buffered_bytes_max, mib << 20, "{limits} {body}");
+    }
+}
