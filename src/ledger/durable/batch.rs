@@ -35,6 +35,8 @@ impl Hasher for Half {
 pub(super) struct Batch<'a> {
     pub(super) claims: Vec<&'a ClaimAsk>,
     pub(super) settles: Vec<&'a SettleAsk>,
+    /// Rows that somebody has locked are hardly waited for: others wait for this batch, and one like it has waited.
+    pub(super) hasty: bool,
 }
 
 impl Batch<'_> {

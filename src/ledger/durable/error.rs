@@ -78,30 +78,49 @@ pub(super) enum Mend {
     Again,
     /// A new connection, then once more: the connection is gone, and perhaps only the answer was lost.
     Reconnect,
-    /// Each write alone: one of them is what the database cannot store.
+    /// Smaller batches, down to each write alone: one of them may be what the database cannot store, give or wait for.
     Apart,
-    /// Nothing: the database refuses.
+    /// Nothing: the database has no room, or no time was left.
     Refuse,
 }
 
 impl Mend {
     pub(super) fn of(error: &sqlx::Error) -> Self {
+        if is_unreadable(error) {
+            return Self::Apart;
+        }
         let sqlx::Error::Database(refusal) = error else { return Self::Reconnect };
         let code = refusal.code().unwrap_or_default();
         match code.as_ref() {
-            // Serialization failure, deadlock, lock timeout; SQLite's BUSY and LOCKED.
-            "40001" | "40P01" | "55P03" | "5" | "6" | "261" | "517" => Self::Again,
+            // Serialization failure, deadlock; SQLite's BUSY and LOCKED.
+            "40001" | "40P01" | "5" | "6" | "261" | "517" => Self::Again,
             // A prepared statement that is unknown, doubled, or whose plan went stale.
             "26000" | "42P05" | "0A000" => Self::Reconnect,
             // The server takes no writes any more: behind its name, or beside it, may be one that does.
             "25006" => Self::Reconnect,
             code if code.starts_with("08") || code.starts_with("57P") => Self::Reconnect,
-            code if ["22", "23", "54"].iter().any(|class| code.starts_with(class) && code.len() == 5) => {
-                Self::Apart
-            }
-            _ => Self::Refuse,
+            // The statement's time was over; the disk is full; no connection is left. SQLite's FULL and READONLY.
+            "57014" | "53100" | "53300" | "13" | "8" => Self::Refuse,
+            // What a row holds, what a right, a table or a trigger is missing for some rows only, whose row somebody
+            // has locked: it may be one caller's. Where it is everybody's, that has been found out quickly.
+            _ => Self::Apart,
         }
     }
+}
+
+/// The database answered, and a row of it holds what no version of ours writes.
+fn is_unreadable(error: &sqlx::Error) -> bool {
+    use sqlx::Error;
+    matches!(
+        error,
+        Error::Decode(_)
+            | Error::ColumnDecode { .. }
+            | Error::ColumnIndexOutOfBounds { .. }
+            | Error::ColumnNotFound(_)
+            | Error::TypeNotFound { .. }
+            | Error::Encode(_)
+            | Error::InvalidArgument(_)
+    )
 }
 
 /// An error and its causes in one line.

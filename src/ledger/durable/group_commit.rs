@@ -11,27 +11,23 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{DigestSet, Outcome};
+use super::aside;
+use super::batch::DigestSet;
 use super::desk::Ask;
 use super::error::{DurableError, Trouble, chain};
-use super::flight::{Flight, Landed};
-use super::mailbox::{Answer, Post};
+use super::flight::{Flight, Landed, Part};
+use super::mailbox::Post;
 use super::pace::{Crowd, Pace};
 use super::pens::Pens;
-use super::store::{Keeper, PROBE_EVERY};
+use super::store::{Failure, Keeper, PROBE_EVERY};
 use super::taken::{BATCH_ROWS_MAX, Taken};
-use super::write::{Asks, Queues, Write};
-use super::{End, Seen, SettleAsk};
+use super::write::{Queues, ROUNDS_MAX, Write};
 use crate::clock::monotonic;
 
 /// How often ready tasks may run before a batch leaves: they bring it more rows.
 const YIELDS: u32 = 2;
-/// How often a claim is asked again whose rows changed hands between the statement and the read after it.
-const ROUNDS_MAX: u32 = 8;
 /// A connection idle for so long is asked for a sign of life, before a request finds it dead.
 const IDLE_MAX: Duration = Duration::from_secs(15);
-/// Claims that may have been committed though their callers were told otherwise: at most so many are released.
-const STRAYS_MAX: usize = 4096;
 
 /// The task that writes.
 pub(super) struct Writer {
@@ -50,7 +46,8 @@ pub(super) struct Writer {
     deferred: VecDeque<Write>,
     /// How many of them no batch can take before one has ended.
     blocked: usize,
-    strays: VecDeque<SettleAsk>,
+    /// Where writes go that would fail others, and claims that nobody waits for any more.
+    aside: aside::Door,
 }
 
 /// What ends in `under_way`.
@@ -70,7 +67,7 @@ enum Wake {
 }
 
 impl Writer {
-    pub(super) fn new(first: Keeper, queues: Queues, crowd: Arc<Crowd>) -> Self {
+    pub(super) fn new(first: Keeper, queues: Queues, crowd: Arc<Crowd>, aside: aside::Door) -> Self {
         Self {
             queues,
             crowd,
@@ -82,7 +79,7 @@ impl Writer {
             busy: DigestSet::default(),
             deferred: VecDeque::new(),
             blocked: 0,
-            strays: VecDeque::new(),
+            aside,
         }
     }
 
@@ -93,9 +90,7 @@ impl Writer {
             if stop.is_cancelled() {
                 self.queues.close();
             }
-            let ended = self.batches.is_empty() && self.queues.ended() && self.deferred.is_empty();
-            // Of strays that the database refuses, the leases will lapse.
-            if ended && (self.strays.is_empty() || !self.pens.ready()) {
+            if self.batches.is_empty() && self.queues.ended() && self.deferred.is_empty() {
                 // A caller may be half-way through its sending: only receiving tells that nobody is.
                 match self.queues.next().await {
                     Some(write) => self.deferred.push_back(write),
@@ -165,8 +160,7 @@ impl Writer {
 
     /// Writes that a batch could take now.
     fn waiting(&self) -> usize {
-        let strays = if self.batches.is_empty() { self.strays.len() } else { 0 };
-        self.queues.len() + self.deferred.len() - self.blocked + strays
+        self.queues.len() + self.deferred.len() - self.blocked
     }
 
     /// The first try after a loss: what waits, waits for it.
@@ -219,22 +213,14 @@ impl Writer {
     /// Sends the next batch on its way, if any write can be in it.
     fn depart(&mut self) {
         let writes = self.take();
-        let mut strays = Vec::new();
-        for ask in self.strays.drain(..).collect::<Vec<_>>() {
-            if strays.len() < BATCH_ROWS_MAX && self.busy.insert(ask.digest) {
-                strays.push(ask);
-            } else {
-                self.strays.push_back(ask);
-            }
-        }
-        if writes.is_empty() && strays.is_empty() {
+        if writes.is_empty() {
             return;
         }
         let pen = self.pens.take().expect("a batch leaves only where a pen is ready");
         self.batches.push(writes.len());
         self.departed = monotonic();
-        self.under_way
-            .push(Flight { pen, writes, strays, departed: self.departed }.fly().map(Arrival::Batch).boxed());
+        let flight = Flight { pen, writes, departed: self.departed };
+        self.under_way.push(flight.fly().map(Arrival::Batch).boxed());
     }
 
     /// The next batch's writes: whole requests, no event twice, none of a batch under way, and none before an earlier
@@ -252,7 +238,9 @@ impl Writer {
             let Some(write) = next else { break };
             if write.waited_too_long(now, patience) {
                 write.refuse(&Trouble::Slow(patience).into());
-            } else if let Some(write) = taken.put(write) {
+            } else if let Some(write) = self.aside.take(write, now)
+                && let Some(write) = taken.put(write)
+            {
                 put_off.push_back(write);
             }
         }
@@ -266,16 +254,11 @@ impl Writer {
         let writes = || landed.parts.iter().flat_map(|(writes, _)| writes);
         let batch = self.batches.iter().position(|batch| *batch == writes().count());
         self.batches.swap_remove(batch.expect("it was under way"));
-        let rows = writes().map(Write::rows).sum::<usize>() + landed.strays.len();
+        let rows = writes().map(Write::rows).sum::<usize>();
         self.pace.took(landed.departed.elapsed(), rows);
         self.blocked = 0;
         self.pens.put_back(landed.pen);
-        for ask in &landed.strays {
-            self.busy.remove(&ask.digest);
-        }
-        if landed.strayed {
-            self.strays.extend(landed.strays);
-        }
+        self.suspect(&landed.parts);
         let mut post = Post::default();
         for (writes, committed) in landed.parts {
             for digest in writes.iter().flat_map(Write::digests) {
@@ -284,55 +267,44 @@ impl Writer {
             match committed {
                 Ok(outcome) => {
                     for write in writes {
-                        self.answer(write, &outcome, &mut post);
+                        if let Some(again) = write.answer(&outcome, &mut post) {
+                            self.again(again);
+                        }
                     }
                 }
-                Err(trouble) => self.fail(writes, trouble),
+                Err(failure) => self.fail(writes, failure.trouble()),
             }
         }
         post.send();
     }
 
+    /// Notes what the database did not take though it took others: the next writes on these events go aside.
+    fn suspect(&mut self, parts: &[Part]) {
+        let others = parts.len() == 1 || parts.iter().any(|(_, committed)| committed.is_ok());
+        let now = monotonic();
+        for (writes, committed) in parts {
+            if let ([write], Err(Failure::Apart(_)), true) = (writes.as_slice(), committed, others) {
+                self.aside.suspect(write, now);
+            }
+        }
+    }
+
     fn fail(&mut self, writes: Vec<Write>, trouble: Trouble) {
         tracing::warn!(error = %chain(&trouble), writes = writes.len(), "a batch was not written");
         let error = DurableError::from(trouble);
+        self.aside.release(writes.iter().flat_map(Write::strays).collect());
         for write in writes {
-            self.stray(&write);
             write.refuse(&error);
         }
     }
 
-    fn answer(&mut self, write: Write, outcome: &Outcome, post: &mut Post) {
-        match write.asks {
-            Asks::Settles(asks, caller) => {
-                let settled = asks.iter().map(|ask| outcome.settle(ask)).collect();
-                post.add(write.mailbox.as_ref(), Answer::Settles(caller, settled));
-            }
-            Asks::Claims(asks, caller) => {
-                let seen: Option<Vec<Seen>> = asks.iter().map(|ask| outcome.claim(ask)).collect();
-                if let Some(seen) = seen {
-                    return post.add(write.mailbox.as_ref(), Answer::Claims(caller, seen));
-                }
-                let again = Write { asks: Asks::Claims(asks, caller), rounds: write.rounds + 1, ..write };
-                if again.rounds < ROUNDS_MAX {
-                    return self.deferred.push_back(again);
-                }
-                self.stray(&again);
-                again.refuse(&Trouble::Contended.into());
-            }
+    /// Claims whose rows changed hands are asked once more.
+    fn again(&mut self, write: Write) {
+        if write.rounds < ROUNDS_MAX {
+            return self.deferred.push_back(write);
         }
-    }
-
-    /// Remembers claims that may stand in the database though nobody will use them, to release them.
-    fn stray(&mut self, write: &Write) {
-        let Asks::Claims(asks, _) = &write.asks else { return };
-        let room = STRAYS_MAX.saturating_sub(self.strays.len());
-        self.strays.extend(asks.iter().take(room).map(|ask| SettleAsk {
-            digest: ask.key.digest(),
-            fence: ask.fence,
-            end: End::Release,
-            payload: ask.payload.as_ref().map(|payload| payload.id),
-        }));
+        self.aside.release(write.strays());
+        write.refuse(&Trouble::Contended.into());
     }
 
     fn refuse_all(&mut self, error: &DurableError) {

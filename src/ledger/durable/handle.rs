@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::aside;
 use super::desk::{Ask, HotOnly, Reply};
 use super::error::{DurableError, Trouble, chain};
 use super::group_commit::Writer;
@@ -51,7 +52,7 @@ pub struct Durable {
     full: Arc<Seldom>,
     stop: CancellationToken,
     /// Cancelled by each task as it ends.
-    ended: Arc<[CancellationToken; 3]>,
+    ended: Arc<[CancellationToken; 4]>,
 }
 
 impl Durable {
@@ -77,18 +78,24 @@ impl Durable {
         let (reads, read_queue) = mpsc::channel(WAITING_ASKS_MAX);
         let (chores, chore_queue) = mpsc::channel(WAITING_ASKS_MAX);
         let stop = CancellationToken::new();
-        let ended: Arc<[CancellationToken; 3]> = Arc::default();
+        let ended: Arc<[CancellationToken; 4]> = Arc::default();
         let crowd: Arc<Crowd> = Arc::default();
         let queues = Queues { claims: claim_queue, settles: settle_queue };
-        let writer = Writer::new(first, queues, Arc::clone(&crowd));
+        let (door, aside) = aside::open(Keeper::new(Arc::clone(&store), Arc::default()));
+        let writer = Writer::new(first, queues, Arc::clone(&crowd), door);
         let reader = Lane::new(Keeper::new(Arc::clone(&store), Arc::default()), read_queue);
         let keeper = Lane::new(Keeper::new(store, Arc::default()), chore_queue);
         let guards = ended.each_ref().map(|ended| ended.clone().drop_guard());
-        let [writer_ended, reader_ended, keeper_ended] = guards;
+        let [writer_ended, aside_ended, reader_ended, keeper_ended] = guards;
         let token = stop.clone();
         tracker.spawn(async move {
             writer.run(token).await;
             drop(writer_ended);
+        });
+        tracker.spawn(async move {
+            // It ends after the writer, which has its door.
+            aside.run().await;
+            drop(aside_ended);
         });
         for (lane, lane_ended) in [(reader, reader_ended), (keeper, keeper_ended)] {
             let token = stop.clone();

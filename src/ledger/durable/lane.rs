@@ -10,7 +10,7 @@ use super::desk::{Ask, Reply};
 use super::error::DurableError;
 use super::error::chain;
 use super::row::Row;
-use super::store::Keeper;
+use super::store::{Failure, Keeper};
 use crate::ledger::claim::Digest;
 
 /// Most questions that share one statement, and most events of more than one of them.
@@ -73,32 +73,12 @@ impl Lane {
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<Reply, DurableError> {
-        self.keeper.answer(ask).await.map_err(|failure| {
-            let trouble = failure.trouble();
-            tracing::debug!(error = %chain(&trouble), "the durable store did not answer");
-            trouble.into()
-        })
+        self.keeper.answer(ask).await.map_err(told)
     }
 
     async fn share(&mut self, shared: Shared) {
         if !shared.peeks.is_empty() {
-            let mut digests: Vec<Digest> =
-                shared.peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
-            digests.sort_unstable();
-            digests.dedup();
-            let reply = match self.ask(&Ask::Peek(digests)).await {
-                Ok(Reply::Peek(now, rows)) => Ok((now, by_digest(rows))),
-                Ok(_) => unreachable!("a peek gives rows"),
-                Err(error) => Err(error),
-            };
-            for (digests, answer) in shared.peeks {
-                let reply = match &reply {
-                    Ok((now, rows)) => Ok(Reply::Peek(*now, pick(&digests, rows))),
-                    Err(error) => Err(error.clone()),
-                };
-                // A waiter that went away needs no answer.
-                drop(answer.send(reply));
-            }
+            self.share_peek(shared.peeks).await;
         }
         if !shared.conflicts.is_empty() {
             let conflicts = shared.conflicts.into_iter().collect();
@@ -106,6 +86,43 @@ impl Lane {
             drop(self.ask(&Ask::Conflicts(conflicts)).await);
         }
     }
+
+    async fn share_peek(&mut self, peeks: Vec<(Vec<Digest>, Answer)>) {
+        let mut digests: Vec<Digest> = peeks.iter().flat_map(|(digests, _)| digests).copied().collect();
+        digests.sort_unstable();
+        digests.dedup();
+        let failure = match self.keeper.answer(&Ask::Peek(digests)).await {
+            Ok(Reply::Peek(now, rows)) => {
+                let rows = by_digest(rows);
+                for (digests, answer) in peeks {
+                    // A waiter that went away needs no answer.
+                    drop(answer.send(Ok(Reply::Peek(now, pick(&digests, &rows)))));
+                }
+                return;
+            }
+            Ok(_) => unreachable!("a peek gives rows"),
+            Err(failure) => failure,
+        };
+        // One row that can't be read is no answer for those who ask for others: then each asks for its own.
+        let apart = matches!(failure, Failure::Apart(_)) && peeks.len() > 1;
+        let mut down = (!apart).then(|| told(failure));
+        for (digests, answer) in peeks.into_iter().filter(|(_, answer)| !answer.is_closed()) {
+            let reply = match &down {
+                Some(error) => Err(error.clone()),
+                None => self.ask(&Ask::Peek(digests)).await,
+            };
+            if down.is_none() && !self.keeper.connected() {
+                down = reply.as_ref().err().cloned();
+            }
+            drop(answer.send(reply));
+        }
+    }
+}
+
+fn told(failure: Failure) -> DurableError {
+    let trouble = failure.trouble();
+    tracing::debug!(error = %chain(&trouble), "the durable store did not answer");
+    trouble.into()
 }
 
 fn by_digest(rows: Vec<Row>) -> HashMap<Digest, Row> {

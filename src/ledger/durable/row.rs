@@ -37,10 +37,12 @@ impl Row {
         match self.state {
             State::Processing if self.lease_until <= now => None,
             State::Processing if Some(self.fence) == fence => Some(self.claimed(now)),
-            State::Processing => Some(Seen::Processing { lease_left: millis(self.lease_until - now) }),
+            State::Processing => {
+                Some(Seen::Processing { lease_left: millis(self.lease_until.saturating_sub(now)) })
+            }
             State::Done if self.expires <= now => None,
             State::Done => Some(Seen::Done {
-                age: millis(now - self.first_claimed),
+                age: millis(now.saturating_sub(self.first_claimed)),
                 fingerprint: self.fingerprint,
                 receipt: self.receipt.and_then(receipt::decode).unwrap_or_else(receipt::empty),
             }),
@@ -55,7 +57,7 @@ impl Row {
     }
 
     fn claimed(&self, now: i64) -> Seen {
-        Seen::Claimed { attempt: self.attempts, age: millis(now - self.first_claimed) }
+        Seen::Claimed { attempt: self.attempts, age: millis(now.saturating_sub(self.first_claimed)) }
     }
 }
 

@@ -95,7 +95,7 @@ enum Done {
 pub(super) enum Failure {
     /// The database, or the way to it, is in trouble.
     Trouble(Trouble),
-    /// One of the batch's rows is what the database cannot store.
+    /// The database is there, and did not do it: perhaps for one of the batch's rows.
     Apart(sqlx::Error),
 }
 
@@ -137,6 +137,11 @@ impl Keeper {
 
     pub(super) fn timeout(&self) -> Duration {
         self.store.timeout()
+    }
+
+    /// Gives the connection up; the next work makes another one.
+    pub(super) fn disconnect(&mut self) {
+        self.connection = None;
     }
 
     /// Connects where there is no connection.
@@ -212,11 +217,7 @@ impl Keeper {
                 Err(error) => error,
             };
             match Mend::of(&error) {
-                Mend::Again if tried < TRIES_MAX => {
-                    if connection.roll_back().await.is_err() {
-                        self.connection = None;
-                    }
-                }
+                Mend::Again if tried < TRIES_MAX => self.undo().await,
                 Mend::Reconnect if !reconnected => {
                     self.connection = None;
                     reconnected = true;
@@ -226,11 +227,11 @@ impl Keeper {
                     self.up.store(false, Ordering::Relaxed);
                     return Err(Failure::Trouble(Trouble::Lost(error)));
                 }
-                Mend::Apart => {
-                    self.connection = None;
+                Mend::Again | Mend::Apart => {
+                    self.undo().await;
                     return Err(Failure::Apart(error));
                 }
-                Mend::Again | Mend::Refuse => {
+                Mend::Refuse => {
                     // A new connection may meet a server that does not refuse: addresses move at a failover.
                     self.connection = None;
                     return Err(Failure::Trouble(Trouble::Refused(error)));
@@ -238,5 +239,13 @@ impl Keeper {
             }
         }
         unreachable!("every error ends the tries, or is counted")
+    }
+
+    async fn undo(&mut self) {
+        if let Some(connection) = self.connection.as_mut()
+            && connection.roll_back().await.is_err()
+        {
+            self.connection = None;
+        }
     }
 }

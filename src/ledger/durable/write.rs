@@ -4,10 +4,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::batch::Outcome;
 use super::error::DurableError;
-use super::mailbox::Mailbox;
+use super::mailbox::{Answer, Mailbox, Post};
 use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
+use crate::clock::monotonic;
 use crate::ledger::claim::Digest;
+
+/// How often a claim is asked whose rows changed hands between the statement and the read after it.
+pub(super) const ROUNDS_MAX: u32 = 8;
 
 /// One caller's claims or settlements: they share a batch, and are answered together.
 #[derive(Debug)]
@@ -86,7 +91,8 @@ impl Write {
             Asks::Claims(asks, _) => asks
                 .iter()
                 .map(|ask| {
-                    ask.key.text().len() + ask.payload.as_ref().map_or(0, |payload| payload.request.len())
+                    ask.key.text().len()
+                        + ask.payload.as_ref().map_or(0, |payload| payload.request.len())
                 })
                 .sum(),
             Asks::Settles(asks, _) => asks
@@ -97,6 +103,61 @@ impl Write {
                 })
                 .sum(),
         }
+    }
+
+    pub(super) fn has_payload(&self) -> bool {
+        match &self.asks {
+            Asks::Claims(asks, _) => asks.iter().any(|ask| ask.payload.is_some()),
+            Asks::Settles(asks, _) => asks.iter().any(|ask| ask.payload.is_some()),
+        }
+    }
+
+    /// Puts what the batch said for this write into the post. Gives back a write of claims, counted one round more, where a
+    /// row changed hands meanwhile.
+    pub(super) fn answer(self, outcome: &Outcome, post: &mut Post) -> Option<Self> {
+        let answer = match self.asks {
+            Asks::Settles(asks, caller) => {
+                Answer::Settles(caller, asks.iter().map(|ask| outcome.settle(ask)).collect())
+            }
+            Asks::Claims(asks, caller) => match asks.iter().map(|ask| outcome.claim(ask)).collect() {
+                Some(seen) => Answer::Claims(caller, seen),
+                None => {
+                    let rounds = self.rounds + 1;
+                    return Some(Self { asks: Asks::Claims(asks, caller), rounds, ..self });
+                }
+            },
+        };
+        post.add(self.mailbox.as_ref(), answer);
+        None
+    }
+
+    /// Whether the batch ended all claims that this write settles.
+    pub(super) fn ended(&self, outcome: &Outcome) -> bool {
+        match &self.asks {
+            Asks::Claims(..) => false,
+            Asks::Settles(asks, _) => asks.iter().all(|ask| outcome.settle(ask) == Settled::Recorded),
+        }
+    }
+
+    /// Releases of its claims, each a write that nobody waits for: one may stand though the caller is told otherwise.
+    pub(super) fn strays(&self) -> Vec<Self> {
+        let Asks::Claims(asks, _) = &self.asks else { return Vec::new() };
+        let since = monotonic();
+        let release = |ask: &ClaimAsk| SettleAsk {
+            digest: ask.key.digest(),
+            fence: ask.fence,
+            end: End::Release,
+            payload: ask.payload.as_ref().map(|payload| payload.id),
+        };
+        let nobody = || oneshot::channel().0;
+        asks.iter()
+            .map(|ask| Self {
+                asks: Asks::Settles(vec![release(ask)], nobody()),
+                since,
+                mailbox: None,
+                rounds: 0,
+            })
+            .collect()
     }
 
     /// Claims only: a settlement is worth its wait.

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a story's copies and clients are tasks of its own")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "a story names what it expects; all else ends it")]
 
+mod apart;
 mod suite;
 mod trouble;
 
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use tokio_util::task::TaskTracker;
 use umavez::clock::UnixMillis;
 use umavez::config::{self, PostgresConfig, Secret};
-use umavez::ledger::durable::{ClaimAsk, Durable, DurableError, End, Seen, SettleAsk, Settled};
+use umavez::ledger::durable::{ClaimAsk, Durable, DurableError, End, Seen, SettleAsk, Settled, Trouble};
 use umavez::ledger::{EventKey, Fence, Fingerprint, OnUnknown, Payload, Receipt};
 
 use crate::support::postgres::Postgres;
@@ -36,6 +37,23 @@ impl Database {
 
     async fn open(&self) -> Durable {
         open(&self.config()).await
+    }
+
+    /// Changes the database behind the store's back.
+    fn sql(&self, sql: &str) {
+        let dir = match self {
+            Self::Postgres(postgres) => return drop(postgres.sql(sql)),
+            Self::Sqlite(dir) => dir,
+        };
+        let script = "import sqlite3, sys\n\
+            db = sqlite3.connect(sys.argv[1], timeout=20, isolation_level=None)\ndb.execute(sys.argv[2])\n";
+        let status = std::process::Command::new("python3")
+            .args(["-c", script])
+            .arg(dir.path().join("umavez.db"))
+            .arg(sql)
+            .status()
+            .unwrap();
+        assert!(status.success());
     }
 }
 
@@ -127,6 +145,13 @@ fn attempt(seen: &Seen) -> u32 {
     match seen {
         Seen::Claimed { attempt, .. } => *attempt,
         other => panic!("claimed, not {other:?}"),
+    }
+}
+
+fn unavailable<T: std::fmt::Debug>(answer: Result<T, DurableError>) -> Arc<Trouble> {
+    match answer {
+        Err(DurableError::Unavailable(trouble)) => trouble,
+        other => panic!("unavailable, not {other:?}"),
     }
 }
 

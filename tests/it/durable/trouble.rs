@@ -80,13 +80,6 @@ async fn until_up(store: &Durable) {
     }
 }
 
-fn unavailable<T: std::fmt::Debug>(answer: Result<T, DurableError>) -> Arc<Trouble> {
-    match answer {
-        Err(DurableError::Unavailable(trouble)) => trouble,
-        other => panic!("unavailable, not {other:?}"),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_acknowledgement_is_recognised_by_its_fence() {
     let postgres = Postgres::start();

@@ -156,6 +156,22 @@ impl Postgres {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
+    /// A session that runs this SQL and then stays, with whatever it has locked, until it is dropped.
+    pub(crate) fn session(&self, sql: &str) -> Session {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let mut psql = Command::new(binary("psql"))
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &self.url()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("psql is installed");
+        let mut input = psql.stdin.take().expect("it is a pipe");
+        writeln!(input, "{sql};\n\\echo ran").expect("psql reads");
+        let mut lines = BufReader::new(psql.stdout.take().expect("it is a pipe")).lines();
+        assert!(lines.any(|line| line.is_ok_and(|line| line == "ran")), "{sql}");
+        Session { psql, _input: input }
+    }
+
     /// What the server wrote to its log so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
@@ -183,6 +199,20 @@ impl Postgres {
         for pid in String::from_utf8_lossy(&children.stdout).split_whitespace() {
             self.signal(pid.parse().expect("ps prints numbers"), signal);
         }
+    }
+}
+
+/// A session of [`Postgres::session`].
+pub(crate) struct Session {
+    psql: Child,
+    _input: std::process::ChildStdin,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended already.
+        drop(self.psql.kill());
+        drop(self.psql.wait());
     }
 }
 

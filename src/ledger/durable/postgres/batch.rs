@@ -18,6 +18,7 @@ impl Link {
         &mut self,
         batch: &Batch<'_>,
     ) -> Result<Outcome, sqlx::Error> {
+        self.hasty = batch.hasty;
         let payloads = batch.claims.iter().any(|ask| ask.payload.is_some())
             || batch.settles.iter().any(|ask| ask.payload.is_some());
         let outcome = if payloads || self.copies_expected {
@@ -27,7 +28,7 @@ impl Link {
             if !outcome.all_new {
                 let seen = |ask: &&ClaimAsk| !outcome.new.contains(&ask.key.digest());
                 let claims = batch.claims.iter().copied().filter(seen).collect();
-                let copies = self.decide(&Batch { claims, settles: Vec::new() }, false).await?;
+                let copies = self.decide(&Batch { claims, ..Batch::default() }, false).await?;
                 outcome = Outcome { now: copies.now, won: copies.won, met: copies.met, ..outcome };
             }
             outcome

@@ -12,6 +12,7 @@ use crate::ledger::durable::{Action, Override, Record, State, Swept, receipt};
 
 impl Link {
     pub(in crate::ledger::durable) async fn answer(&mut self, ask: &Ask) -> Result<Reply, sqlx::Error> {
+        self.hasty = false;
         match ask {
             Ask::Peek(digests) => self.peek(digests).await.map(|(now, rows)| Reply::Peek(now, rows)),
             Ask::Look { first, last } => {

@@ -34,10 +34,10 @@ const PLAN_BY_INDEX: [(&str, &str); 6] = [
     ("enable_bitmapscan", "off"),
     ("jit", "off"),
 ];
-const BEGIN: &str = "begin";
-/// Behind a pooler nothing outlives the transaction; so the plans' settings go with each.
-const BEGIN_POOLED: &str = "begin; set local enable_seqscan = off; set local enable_hashjoin = off; \
-     set local enable_mergejoin = off; set local enable_bitmapscan = off; set local jit = off";
+/// What a row's lock is waited for at most, as a part of the timeout; and in a batch that must be quick. Another node has a
+/// row for as long as a commit takes. Somebody else may have it for longer, and must not keep the batch's other rows.
+const LOCK_WAIT_PART: u32 = 5;
+const LOCK_WAIT_PART_HASTY: u32 = 100;
 const COMMIT: &str = "commit";
 const ROLLBACK: &str = "rollback";
 
@@ -77,9 +77,9 @@ impl Postgres {
         Err(trouble)
     }
 
-    /// Whose session it is, whether it takes writes, and whether a commit that its gateway has given up still waits for a
-    /// synchronous replica. One more would only wait too, each in a connection that nobody can end; and until it is
-    /// visible what it wrote can't be released.
+    /// Whose session it is, whether it takes writes, and whether a commit that its gateway has
+    /// given up still waits for a synchronous replica. One more would only wait too, each in a connection that nobody can
+    /// end; and until it is visible what it wrote can't be released.
     fn read_session(&self) -> String {
         format!(
             "select current_setting('umavez.session', true), current_setting('transaction_read_only') = 'on',
@@ -91,15 +91,19 @@ impl Postgres {
 
     async fn connect_to(&self, server: &PgConnectOptions) -> Result<Link, Trouble> {
         let statement_timeout = self.timeout.as_millis().max(1).to_string();
+        let lock_wait = (self.timeout / LOCK_WAIT_PART).as_millis().max(1);
+        let lock_wait_hasty = (self.timeout / LOCK_WAIT_PART_HASTY).as_millis().max(1);
+        let begin = Begin::new(lock_wait, lock_wait_hasty);
         let own = server
             .clone()
             .options([SESSION_MARK, ("statement_timeout", statement_timeout.as_str())])
+            .options([("lock_timeout", lock_wait.to_string())])
             .options(PLAN_BY_INDEX);
         let mut link = match PgConnection::connect_with(&own).await {
-            Ok(connection) => Link { connection, pooled: false, copies_expected: false },
+            Ok(connection) => Link { connection, begin, pooled: false, hasty: false, copies_expected: false },
             Err(error) if refuses_options(&error) => {
                 let connection = PgConnection::connect_with(server).await.map_err(Trouble::Lost)?;
-                Link { connection, pooled: true, copies_expected: false }
+                Link { connection, begin, pooled: true, hasty: false, copies_expected: false }
             }
             Err(error) => return Err(Trouble::Lost(error)),
         };
@@ -133,6 +137,30 @@ pub(super) struct Link {
     pooled: bool,
     /// Many of the last batch's claims were copies.
     copies_expected: bool,
+    /// The batch under way must not wait for locks.
+    hasty: bool,
+    begin: Begin,
+}
+
+/// How transactions begin.
+#[derive(Debug)]
+struct Begin {
+    hasty: String,
+    /// Behind a pooler nothing outlives the transaction; so the settings go with each.
+    pooled: String,
+    pooled_hasty: String,
+}
+
+impl Begin {
+    fn new(lock_wait: u128, lock_wait_hasty: u128) -> Self {
+        let plans: String =
+            PLAN_BY_INDEX[1..].iter().map(|(name, value)| format!("; set local {name} = {value}")).collect();
+        Self {
+            hasty: format!("begin; set local lock_timeout = {lock_wait_hasty}"),
+            pooled: format!("begin; set local lock_timeout = {lock_wait}{plans}"),
+            pooled_hasty: format!("begin; set local lock_timeout = {lock_wait_hasty}{plans}"),
+        }
+    }
 }
 
 impl Link {
@@ -145,7 +173,7 @@ impl Link {
         &mut self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        if !self.pooled {
+        if !self.pooled && !self.hasty {
             return query.fetch_all(&mut self.connection).await;
         }
         self.begin().await?;
@@ -159,19 +187,25 @@ impl Link {
         &mut self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
     ) -> Result<usize, sqlx::Error> {
-        if self.pooled {
+        let transaction = self.pooled || self.hasty;
+        if transaction {
             self.begin().await?;
         }
         let done = query.execute(&mut self.connection).await?;
-        if self.pooled {
+        if transaction {
             self.commit().await?;
         }
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
     async fn begin(&mut self) -> Result<(), sqlx::Error> {
-        let begin = if self.pooled { BEGIN_POOLED } else { BEGIN };
-        self.connection.execute(sqlx::raw_sql(begin)).await.map(drop)
+        let begin: &str = match (self.pooled, self.hasty) {
+            (false, false) => "begin",
+            (false, true) => &self.begin.hasty,
+            (true, false) => &self.begin.pooled,
+            (true, true) => &self.begin.pooled_hasty,
+        };
+        self.connection.execute(sqlx::raw_sql(AssertSqlSafe(begin))).await.map(drop)
     }
 
     async fn commit(&mut self) -> Result<(), sqlx::Error> {

@@ -10,6 +10,8 @@ const STEPS: [&str; 1] = [include_str!("../migrations/postgres/0001_ledger.sql")
 
 /// Held to the end of the transaction: one node migrates, the others find its work done. The number is ours.
 const LOCK: &str = "select pg_advisory_xact_lock(8315180285127518)";
+/// However long it takes.
+const WAIT: &str = "set local lock_timeout = 0";
 const HAS_TABLE: &str = "select to_regclass('umavez_migration') is not null";
 const CREATE_TABLE: &str = "create table umavez_migration (
     version bigint not null primary key,
@@ -37,6 +39,7 @@ pub(super) async fn bring_up(link: &mut Link) -> Result<(), Trouble> {
 
 async fn migrate(link: &mut Link) -> Result<(), sqlx::Error> {
     link.begin().await?;
+    link.connection.execute(sqlx::raw_sql(WAIT)).await?;
     link.connection.execute(sqlx::raw_sql(LOCK)).await?;
     if !has_table(link).await? {
         link.connection.execute(sqlx::raw_sql(CREATE_TABLE)).await?;
