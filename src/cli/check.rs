@@ -130,6 +130,9 @@ fn mend(store: &str, config: &Config, why: &str) -> String {
         ("durable", Durable::Postgres(_)) if missing("database") => {
             "create the database, or mend [durable] url".to_owned()
         }
+        ("durable", Durable::Postgres(_)) if why.contains("does not fit") => {
+            "or name another one in [durable] url".to_owned()
+        }
         ("durable", Durable::Postgres(_)) if why.contains("authentication failed") => {
             "mend [durable] url: its user and password are not the database's".to_owned()
         }

@@ -55,6 +55,11 @@ pub enum Unfit {
          a role that may, and grant this one select, insert, update, delete on the umavez_ tables"
     )]
     NoCreate(#[source] sqlx::Error),
+    #[error(
+        "the database's encoding is {found}, which can't hold every key: make the database anew with \
+         `create database … encoding 'UTF8' template template0`"
+    )]
+    Encoding { found: String },
     #[error("the file {path} is used by another umavez process: one process to a file, or take Postgres")]
     Shared { path: String },
     #[error("the file {path} cannot be opened for writing")]

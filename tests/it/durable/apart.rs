@@ -1,6 +1,6 @@
 //! One caller's write that the database does not take: it fails, alone and soon, and nobody else's does.
 
-use umavez::ledger::durable::State;
+use umavez::ledger::durable::{State, Unfit};
 
 use super::*;
 use crate::support::eventually;
@@ -147,4 +147,23 @@ async fn a_claim_that_lands_after_its_caller_was_told_otherwise_is_released() {
         store.look(odd.key.digest()).await.unwrap().unwrap().state == State::Released
     })
     .await;
+}
+
+/// A database whose encoding can't hold a key's characters was taken, and such events were refused for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_cannot_hold_every_character_is_told_so() {
+    let postgres = Postgres::start();
+    let url = |name: &str| postgres.url().replace("/postgres", &format!("/{name}"));
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        postgres
+            .sql(&format!("create database {encoding} encoding '{encoding}' locale 'C' template template0"));
+    }
+    let Err(DurableError::Unfit(unfit)) = try_open(&at(&url("latin1"))).await else { panic!() };
+    assert!(matches!(&*unfit, Unfit::Encoding { found } if found == "LATIN1"), "{unfit}");
+    assert!(unfit.to_string().contains("encoding 'UTF8'"), "{unfit}");
+    // One that holds any bytes is as good.
+    let store = open(&at(&url("sql_ascii"))).await;
+    let odd = ask("odd:日本\u{1f600}é");
+    assert_eq!(attempt(&claim(&store, &odd).await), 1);
+    assert_eq!(store.look(odd.key.digest()).await.unwrap().unwrap().key, odd.key.text());
 }

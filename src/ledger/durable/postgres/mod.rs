@@ -38,6 +38,8 @@ const PLAN_BY_INDEX: [(&str, &str); 6] = [
 /// row for as long as a commit takes. Somebody else may have it for longer, and must not keep the batch's other rows.
 const LOCK_WAIT_PART: u32 = 5;
 const LOCK_WAIT_PART_HASTY: u32 = 100;
+/// Those that hold any text: the second one holds any bytes, and gives them back.
+const ENCODINGS: [&str; 2] = ["UTF8", "SQL_ASCII"];
 const COMMIT: &str = "commit";
 const ROLLBACK: &str = "rollback";
 
@@ -77,12 +79,13 @@ impl Postgres {
         Err(trouble)
     }
 
-    /// Whose session it is, whether it takes writes, and whether a commit that its gateway has
+    /// Whose session it is, whether it takes writes, what characters it can hold, and whether a commit that its gateway has
     /// given up still waits for a synchronous replica. One more would only wait too, each in a connection that nobody can
     /// end; and until it is visible what it wrote can't be released.
     fn read_session(&self) -> String {
         format!(
             "select current_setting('umavez.session', true), current_setting('transaction_read_only') = 'on',
+                current_setting('server_encoding'),
                 exists (select from pg_stat_activity where application_name = 'umavez' and wait_event = 'SyncRep'
                         and query_start < clock_timestamp() - interval '{} ms')",
             self.timeout.as_millis()
@@ -114,7 +117,11 @@ impl Postgres {
         if session.try_get(1).map_err(Trouble::Lost)? {
             return Err(Trouble::ReadOnly);
         }
-        if session.try_get(2).map_err(Trouble::Lost)? {
+        let found: String = session.try_get(2).map_err(Trouble::Lost)?;
+        if !ENCODINGS.contains(&found.as_str()) {
+            return Err(Unfit::Encoding { found }.into());
+        }
+        if session.try_get(3).map_err(Trouble::Lost)? {
             return Err(Trouble::Unconfirmed);
         }
         schema::bring_up(&mut link).await?;
