@@ -50,6 +50,11 @@ impl EventKey {
         Self { digest: Digest(u128::from_be_bytes(first)), text }
     }
 
+    /// The key of an event whose digest is known, and of whose text perhaps only the beginning is.
+    pub fn known(text: impl Into<Arc<str>>, digest: Digest) -> Self {
+        Self { text: text.into(), digest }
+    }
+
     /// Appends one part to `text` in its escaped form.
     pub fn escape(part: &[u8], text: &mut String) {
         use std::fmt::Write as _;

@@ -215,7 +215,7 @@ impl Ledger {
         to: Override,
         actor: &str,
     ) -> Result<Option<(State, Option<State>)>, DurableError> {
-        let key = EventKey::from_text(&*record.key);
+        let key = record.event_key();
         self.forget_hot(&key).await;
         let changed = self.durable.change(record.digest, to, actor).await;
         self.forget_hot(&key).await;

@@ -283,3 +283,21 @@ async fn a_list_is_never_cut_without_a_word() {
         }
     }
 }
+
+/// Of a long key only the beginning is stored as text: what a person decides about the event must reach it all the same.
+#[tokio::test]
+async fn an_event_with_a_long_key_is_forgotten_in_both_layers() {
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    let id = "x".repeat(100_000);
+    assert_eq!(gateway.send(&order(&id)).await.verdict(), "first");
+    assert_eq!(gateway.send(&order(&id)).await.verdict(), "duplicate");
+    let digest = umavez::ledger::EventKey::from_text(format!("orders:{id}")).digest();
+    let shown = gateway.ask_admin("GET", &format!("/events?digest={digest}")).await.json();
+    assert!(shown["key"].as_str().unwrap().ends_with("xx… (cut: 100007 bytes)"), "{shown}");
+    let forgotten = gateway.ask_admin("POST", &format!("/events/forget?digest={digest}")).await;
+    assert_eq!(forgotten.status, 200, "{}", forgotten.text());
+    assert_eq!(gateway.send(&order(&id)).await.verdict(), "first");
+    assert_eq!(upstream.received(), 2);
+}

@@ -101,6 +101,7 @@ pub enum State {
 /// One event's row, for people.
 #[derive(Clone, Debug)]
 pub struct Record {
+    /// The key's text. A long one is cut, and says so: the digest tells which event it is.
     pub key: String,
     pub digest: Digest,
     pub route: String,
@@ -116,6 +117,13 @@ pub struct Record {
     pub conflicting: Option<Fingerprint>,
     pub receipt: Option<Receipt>,
     pub payload: Option<u128>,
+}
+
+impl Record {
+    /// The event's key, with the text as far as it is stored.
+    pub fn event_key(&self) -> EventKey {
+        EventKey::known(&*self.key, self.digest)
+    }
 }
 
 /// What a person may do to an event. Each is recorded, with who did it.

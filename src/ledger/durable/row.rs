@@ -1,11 +1,15 @@
 //! One event's row as both databases give it, and what it says to who asks. Pure: no SQL and no clock;
 //! `now` is always the database's.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{End, Override, Record, Seen, SettleAsk, State, receipt};
 use crate::clock::UnixMillis;
-use crate::ledger::claim::{Digest, Fence, Fingerprint};
+use crate::ledger::claim::{Digest, EventKey, Fence, Fingerprint};
+
+/// Bytes of a key's text that are stored. It is for people: what identifies the event is the digest.
+const TEXT_MAX: usize = 1024;
 
 /// What deciding and reading need of a row. Times are the database's milliseconds.
 #[derive(Clone, Debug)]
@@ -142,6 +146,16 @@ impl Override {
     }
 }
 
+/// A key's text as it is stored: a long one is cut, and tells how long it was.
+pub(super) fn stored_text(key: &EventKey) -> Cow<'_, str> {
+    let text = key.text();
+    if text.len() <= TEXT_MAX {
+        return Cow::Borrowed(text);
+    }
+    let (kept, _) = text.split_at(text.floor_char_boundary(TEXT_MAX));
+    Cow::Owned(format!("{kept}… (cut: {} bytes)", text.len()))
+}
+
 /// A span in milliseconds; zero for one that would be negative.
 pub(super) fn millis(span: i64) -> Duration {
     Duration::from_millis(u64::try_from(span).unwrap_or(0))
@@ -155,4 +169,19 @@ pub(super) fn span(duration: Duration) -> i64 {
 
 pub(super) fn unix(at: i64) -> UnixMillis {
     UnixMillis(u64::try_from(at).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_says_so() {
+        let text = |text: &str| stored_text(&EventKey::from_text(text)).into_owned();
+        let whole = "x".repeat(TEXT_MAX);
+        assert_eq!(text(&whole), whole);
+        assert_eq!(text(&format!("{whole}y")), format!("{whole}… (cut: 1025 bytes)"));
+        let odd = format!("x{}", "ü".repeat(TEXT_MAX));
+        assert_eq!(text(&odd), format!("x{}… (cut: 2049 bytes)", "ü".repeat(TEXT_MAX / 2 - 1)));
+    }
 }

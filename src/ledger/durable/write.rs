@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::batch::Outcome;
 use super::error::DurableError;
 use super::mailbox::{Answer, Mailbox, Post};
+use super::row::stored_text;
 use super::{ClaimAsk, End, Seen, SettleAsk, Settled};
 use crate::clock::monotonic;
 use crate::ledger::claim::Digest;
@@ -91,7 +92,7 @@ impl Write {
             Asks::Claims(asks, _) => asks
                 .iter()
                 .map(|ask| {
-                    ask.key.text().len()
+                    stored_text(&ask.key).len()
                         + ask.payload.as_ref().map_or(0, |payload| payload.request.len())
                 })
                 .sum(),

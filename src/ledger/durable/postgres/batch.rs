@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{Link, row, sql, uuid};
 use crate::ledger::claim::{Digest, OnUnknown};
 use crate::ledger::durable::batch::{Batch, Outcome};
-use crate::ledger::durable::row::{Row, span};
+use crate::ledger::durable::row::{Row, span, stored_text};
 use crate::ledger::durable::{ClaimAsk, End, SettleAsk, receipt};
 
 impl Link {
@@ -155,7 +155,7 @@ fn bind_new<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
     }
     query
         .bind(column(asks, |ask| uuid(ask.key.digest().0)))
-        .bind(column(asks, |ask| ask.key.text()))
+        .bind(column(asks, |ask| stored_text(&ask.key)))
         .bind(column(asks, |ask| ask.fence.0))
         .bind(column(asks, |ask| ask.fingerprint.0))
         .bind(numbers)
@@ -172,7 +172,7 @@ fn column<'a, T>(asks: &[&'a ClaimAsk], of: impl Fn(&'a ClaimAsk) -> T) -> Vec<T
 fn bind_claims<'q>(query: Query<'q>, asks: &[&'q ClaimAsk]) -> Query<'q> {
     query
         .bind(column(asks, |ask| uuid(ask.key.digest().0)))
-        .bind(column(asks, |ask| ask.key.text()))
+        .bind(column(asks, |ask| stored_text(&ask.key)))
         .bind(column(asks, |ask| &*ask.route))
         .bind(column(asks, |ask| ask.fence.0))
         .bind(column(asks, |ask| span(ask.lease)))

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Link, row, sql, unknown_state, uuid};
 use crate::ledger::claim::{Digest, Fingerprint, OnUnknown, Payload};
 use crate::ledger::durable::desk::{Ask, HotOnly, Reply};
-use crate::ledger::durable::row::{FullRow, millis, span, unix};
+use crate::ledger::durable::row::{FullRow, millis, span, stored_text, unix};
 use crate::ledger::durable::{Action, Override, Record, State, Swept, receipt};
 
 impl Link {
@@ -117,7 +117,7 @@ impl Link {
         let query = self
             .query(sql::CATCH_UP)
             .bind(column(events, |event| uuid(event.key.digest().0)))
-            .bind(column(events, |event| event.key.text()))
+            .bind(column(events, |event| stored_text(&event.key)))
             .bind(column(events, |event| &*event.route))
             .bind(column(events, |event| event.fence.0))
             .bind(column(events, |event| span(event.lease)))

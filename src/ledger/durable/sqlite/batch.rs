@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Link, blob, number, row, sql};
 use crate::ledger::claim::{Digest, OnUnknown};
 use crate::ledger::durable::batch::{Batch, Outcome};
-use crate::ledger::durable::row::{Row, span};
+use crate::ledger::durable::row::{Row, span, stored_text};
 use crate::ledger::durable::{ClaimAsk, End, SettleAsk, State, receipt};
 
 impl Link {
@@ -76,7 +76,7 @@ impl Link {
             .map(|ask| {
                 json!([
                     ask.key.digest().to_string(),
-                    ask.key.text(),
+                    stored_text(&ask.key),
                     &*ask.route,
                     ask.fence.0,
                     span(ask.lease),

@@ -8,7 +8,7 @@ use super::batch::array;
 use super::{Link, blob, number, row, sql, state};
 use crate::ledger::claim::{Digest, Fingerprint, OnUnknown, Payload};
 use crate::ledger::durable::desk::{Ask, HotOnly, Reply};
-use crate::ledger::durable::row::{FullRow, millis, span, unix};
+use crate::ledger::durable::row::{FullRow, millis, span, stored_text, unix};
 use crate::ledger::durable::{Action, Override, Record, State, Swept, receipt};
 
 impl Link {
@@ -108,7 +108,7 @@ impl Link {
             .map(|event| {
                 json!([
                     event.key.digest().to_string(),
-                    event.key.text(),
+                    stored_text(&event.key),
                     &*event.route,
                     event.fence.0,
                     span(event.lease),
