@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::support::{Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, order, try_send};
+use crate::support::{Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, order, try_send};
 
 #[tokio::test]
 async fn keys_in_redis_always_expire() {
@@ -188,6 +188,11 @@ async fn probes_leave_no_key() {
     let stores = Stores::open(Pair::RedisSqlite).await;
     let upstream = Upstream::answering(200, "").await;
     let _gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    // The start waits for the probe's answer, and not for its key to go.
+    eventually("the probe's key to be deleted", async || {
+        stores.redis().command(&["INFO", "commandstats"]).await.text().contains("cmdstat_del:")
+    })
+    .await;
     let keys = stores.redis().keys().await;
     assert!(keys.iter().all(|key| !key.contains("#probe")), "{keys:?}");
 }
