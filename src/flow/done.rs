@@ -13,8 +13,11 @@ pub(super) struct Done {
     pub(super) answer: Response<Bytes>,
     pub(super) class: Answer,
     pub(super) said: &'static str,
-    /// The first item's key, shortened.
+    /// The key, shortened, of the first item that was forwarded; where none was, of the first item.
     pub(super) key: Option<String>,
+    /// How many items the request had, and how many of them the app was spared.
+    pub(super) items: usize,
+    pub(super) removed: usize,
     pub(super) attempt: u32,
     /// How long the app had it, and how long it waited for another copy: not the gateway's own time.
     pub(super) elsewhere: Duration,

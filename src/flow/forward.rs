@@ -10,7 +10,7 @@ use crate::ledger::Payload;
 use crate::trace::Trace;
 use crate::upstream::headers;
 
-const UMAVEZ_REMOVED: HeaderName = HeaderName::from_static("umavez-removed");
+pub(super) const UMAVEZ_REMOVED: HeaderName = HeaderName::from_static("umavez-removed");
 
 /// The request for the app, without the items at `removed`. Where a cut body could not be signed so that the app's
 /// own check passes, nothing is cut: a repeated event is better than one that the app rejects.

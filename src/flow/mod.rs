@@ -214,6 +214,8 @@ impl Flow {
             answer = done.class.label(),
             status = done.answer.status().as_u16(),
             key = done.key,
+            items = (done.items > 1).then_some(done.items),
+            removed = (done.removed > 0).then_some(done.removed),
             attempt = (done.attempt > 0).then_some(done.attempt),
             own_us = micros(own),
             total_us = micros(took),
@@ -384,7 +386,8 @@ fn answered(handshake: Response<Bytes>) -> Done {
 }
 
 fn without_claim(answer: Response<Bytes>, class: metrics::Answer, said: &'static str) -> Done {
-    Done { answer, class, said, key: None, attempt: 0, elsewhere: Duration::ZERO, trace: Trace::default() }
+    let (elsewhere, trace) = (Duration::ZERO, Trace::default());
+    Done { answer, class, said, key: None, items: 0, removed: 0, attempt: 0, elsewhere, trace }
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -74,7 +74,7 @@ impl Flow {
         }
         let keyed = Keyed::of(&work);
         let key = keyed.asks.first().map(|ask| ask.key.digest().short());
-        let mut run = Run { flow: self, work, key, attempt: 0, elsewhere: Duration::ZERO };
+        let mut run = Run { flow: self, work, key, attempt: 0, removed: 0, elsewhere: Duration::ZERO };
         let items = run.work.items.list.len();
         if keyed.places.len() + keyed.twins.len() < items && run.config().on_keyless == OnKeyless::Reject {
             run.count(Said::Keyless, items - keyed.places.len() - keyed.twins.len());
@@ -112,6 +112,8 @@ pub(super) struct Run<'a> {
     pub(super) work: Work,
     pub(super) key: Option<String>,
     pub(super) attempt: u32,
+    /// How many items were cut out of what the app got.
+    pub(super) removed: usize,
     pub(super) elsewhere: Duration,
 }
 
@@ -183,7 +185,14 @@ impl Run<'_> {
             (true, _) => Said::Unavailable,
         };
         self.attempt = claims.iter().map(crate::ledger::Claim::attempt).max().unwrap_or(0);
+        // The log names what the app gets, not what it was spared.
+        if let Some(claim) = claims.first() {
+            self.key = Some(claim.key().digest().short());
+        }
         let mut request = forward::request(&self.work, &removed);
+        if request.headers().contains_key(forward::UMAVEZ_REMOVED) {
+            self.removed = removed.len();
+        }
         if let (Some(key), [claim]) = (single, &*claims) {
             name(&mut request, &key, claim.attempt());
         }
@@ -314,7 +323,8 @@ impl Run<'_> {
     pub(super) fn done(&mut self, answer: Response<Bytes>, class: Answer, said: &'static str) -> Done {
         let trace = std::mem::take(&mut self.work.trace);
         let (key, attempt, elsewhere) = (self.key.take(), self.attempt, self.elsewhere);
-        Done { answer, class, said, key, attempt, elsewhere, trace }
+        let (items, removed) = (self.work.items.list.len(), self.removed);
+        Done { answer, class, said, key, items, removed, attempt, elsewhere, trace }
     }
 }
 

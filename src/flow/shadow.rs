@@ -99,7 +99,7 @@ impl Flow {
 
 impl<'a> Run<'a> {
     fn new(flow: &'a Flow, work: Work) -> Self {
-        Self { flow, work, key: None, attempt: 0, elsewhere: Duration::ZERO }
+        Self { flow, work, key: None, attempt: 0, removed: 0, elsewhere: Duration::ZERO }
     }
 
     async fn look(&mut self, settlement: oneshot::Receiver<Settlement>, said: oneshot::Sender<Looked>) {

@@ -87,6 +87,29 @@ async fn every_item_of_a_batch_is_claimed(pair: Pair) {
     assert_eq!(ids(&upstream.last().body), ["9"]);
 }
 
+/// The log line of a cut batch had the key of its first item, a copy that the app never got, and nothing of the event
+/// that it did get.
+#[tokio::test]
+async fn the_log_names_what_the_app_got_of_a_batch() {
+    let upstream = Upstream::answering(200, "took it").await;
+    let gateway = Gateway::in_front_of(&upstream).route(META).start().await;
+    gateway.send(&messages(&["1"])).await;
+    gateway.send(&messages(&["1", "2", "3"])).await;
+    let event = gateway.ask_admin("GET", "/events?key=wa:11:messages:wamid.2").await.json();
+    let mut cut = Vec::new();
+    eventually("its log line", async || {
+        cut = gateway.log_lines();
+        cut.retain(|line| !line["removed"].is_null());
+        !cut.is_empty()
+    })
+    .await;
+    assert!(
+        event["digest"].as_str().unwrap().starts_with(cut[0]["key"].as_str().unwrap()),
+        "{event} {cut:?}"
+    );
+    assert_eq!((&cut[0]["items"], &cut[0]["removed"]), (&3.into(), &1.into()));
+}
+
 async fn only_what_is_new_of_a_batch_is_forwarded(pair: Pair) {
     // BAT-2: a claim over the whole batch threw away new items next to old ones.
     let stores = Stores::open(pair).await;
