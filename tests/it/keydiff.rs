@@ -305,3 +305,99 @@ fn a_body_that_cannot_be_read_leaves_headers_to_compare() {
     assert_eq!(report["unread"], serde_json::json!(["a", "b"]));
     assert!(report["proposal"]["notes"].to_string().contains("a signature may not cover it"));
 }
+
+/// Portuguese and Spanish names were not understood: a shop's id was proposed for a key, called safe, and would have
+/// swallowed every event of the shop after its first.
+#[test]
+fn senders_that_write_portuguese_or_spanish_get_the_key_of_their_english_twin() {
+    let captures = Captures::new();
+    for (body, wanted) in [
+        (r#"{"store_id":"77","transaction":"T-1","attempt":N}"#, &["$.transaction"][..]),
+        (r#"{"loja_id":"77","transacao":"T-1","tentativa":N}"#, &["$.transacao"]),
+        (r#"{"id_loja":"77","transação":"T-1","tentativa":N}"#, &["$.transação"]),
+        (r#"{"tienda_id":"77","transaccion":"T-1","intento":N}"#, &["$.transaccion"]),
+        (r#"{"type":"order.paid","order_id":"10441","store_id":"77"}"#, &["$.type", "$.order_id"]),
+        (r#"{"tipo":"pedido.pago","pedido_id":"10441","loja_id":"77"}"#, &["$.tipo", "$.pedido_id"]),
+        (r#"{"loja_id":"77","tipo":"pedido.pago","id_pedido":"10441"}"#, &["$.tipo", "$.id_pedido"]),
+        (r#"{"tipo":"orden.pagada","orden_id":"10441","cuenta_id":"77"}"#, &["$.tipo", "$.orden_id"]),
+        (
+            r#"{"event":"PAID","status":"approved","order":{"id":"10441"},"customer":{"id":"88"}}"#,
+            &["$.event", "$.order.id", "$.status"],
+        ),
+        (
+            r#"{"evento":"PAGO","situacao":"aprovado","pedido":{"id":"10441"},"cliente":{"id":"88"}}"#,
+            &["$.evento", "$.pedido.id", "$.situacao"],
+        ),
+        (
+            r#"{"evento":"PAGO","situação":"aprovado","cliente":{"id":"88"},"pedido":{"id":"10441"}}"#,
+            &["$.evento", "$.pedido.id", "$.situação"],
+        ),
+        (r#"{"event":"order.paid","id":"3f0c8b51-6e3a","sent_at":N}"#, &["$.event", "$.id"]),
+        (r#"{"evento":"pedido.pago","id":"3f0c8b51-6e3a","enviado_em":N}"#, &["$.evento", "$.id"]),
+        (r#"{"event":{"code":"EV-88213","type":"paid"}}"#, &["$.event.type", "$.event.code"]),
+        (r#"{"evento":{"codigo":"EV-88213","tipo":"pago"}}"#, &["$.evento.tipo", "$.evento.codigo"]),
+    ] {
+        captures.json("a", &body.replace('N', "1")).json("b", &body.replace('N', "2"));
+        let (report, code) = captures.told(&["a", "b"]);
+        assert_eq!((key(&report), code), (wanted.to_vec(), 0), "{body}: {report:#}");
+    }
+}
+
+/// An id of who knows what was called safe beside words that nobody understood.
+#[test]
+fn a_lone_id_of_something_unknown_is_unsure_until_another_event_is_shown() {
+    let captures = Captures::new();
+    let body = |shop: &str, happened: &str| format!(r#"{{"kauppa_id":"{shop}","tapahtuma":"{happened}"}}"#);
+    captures.json("a", &body("77", "maksettu")).json("b", &body("77", "maksettu"));
+    captures.json("other", &body("78", "maksettu"));
+    let (report, code) = captures.told(&["a", "b"]);
+    assert_eq!((key(&report), code, &report["safe"]), (vec!["$.kauppa_id"], 1, &Value::Bool(false)));
+    assert!(report["proposal"]["unsure"].to_string().contains("$.tapahtuma"), "{report:#}");
+    let output = captures.run(&["a", "b"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\n  unsure: ") && !text.contains("  safe: "), "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unsure: whether $.kauppa_id names an event"));
+    let (report, code) = captures.told(&["a", "b", "--other", "other"]);
+    assert_eq!((code, &report["proposal"]["unsure"]), (0, &Value::Null), "{report:#}");
+}
+
+/// With another event of the same order it was said that nothing looks like an event's id, though the kind of event and
+/// the order tell them apart.
+#[test]
+fn events_about_one_thing_are_told_apart_by_their_kind() {
+    let captures = Captures::new();
+    for (body, wanted) in [
+        (r#"{"type":"KIND","order_id":"10441","try":N}"#, ["$.type", "$.order_id"]),
+        (r#"{"tipo":"KIND","pedido_id":"10441","try":N}"#, ["$.tipo", "$.pedido_id"]),
+        (r#"{"order_id":"10441","status":"KIND","try":N}"#, ["$.order_id", "$.status"]),
+    ] {
+        let put = |name: &str, kind: &str, n: &str| {
+            captures.json(name, &body.replace("KIND", kind).replace('N', n));
+        };
+        put("a", "paid", "1");
+        put("b", "paid", "2");
+        put("c", "refunded", "1");
+        let (report, code) = captures.told(&["a", "b", "--other", "c"]);
+        assert_eq!((key(&report), code), (wanted.to_vec(), 0), "{body}: {report:#}");
+    }
+    // Where the kind does not tell them apart either, there is still no key.
+    captures
+        .json("d", r#"{"type":"paid","order_id":"10441"}"#)
+        .json("e", r#"{"type":"paid","order_id":"10441"}"#);
+    let (report, code) = captures.told(&["d", "e", "--different-events"]);
+    assert_eq!((code, report["proposal"].is_null()), (1, true), "{report:#}");
+}
+
+/// It gave up without a word about the one field that stayed in copies and differs by event.
+#[test]
+fn a_field_that_does_what_an_id_does_is_named_where_none_looks_like_one() {
+    let captures = Captures::new();
+    let body = |name: &str, n: u8| format!(r#"{{"tapahtuma":{{"tunnus":"{name}","laji":"maksu"}},"n":{n}}}"#);
+    captures.json("a", &body("EV-1", 1)).json("b", &body("EV-1", 2)).json("c", &body("EV-2", 1));
+    let output = captures.run(&["a", "b", "--other", "c"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = "$.tapahtuma.tunnus stayed and differs by event: if it names the event, try key = \
+                [\"$.tapahtuma.tunnus\"] on a route, then keydiff ... --route NAME --config FILE";
+    assert!(told.contains(said), "{told}");
+}

@@ -7,7 +7,7 @@ use serde::Serialize;
 use umavez::providers::{Field, HIDDEN, Redactor, Stands};
 
 use super::super::keys::shown;
-use super::looks::{Looks, looks};
+use super::looks::{Looks, Of, looks, of};
 use super::read::Event;
 
 /// Every field of the compared deliveries.
@@ -213,7 +213,13 @@ impl Row {
         let unique = self.values.iter().flatten().all(|value| super::looks::is_unique(value));
         let base = match self.looks {
             Looks::EventId => 1000,
-            Looks::ThingId => 500,
+            // In `customer` stands a customer's id.
+            Looks::ThingId => match of(&self.field) {
+                Of::Event => 800,
+                Of::Thing => 700,
+                Of::Unknown => 500,
+                Of::Account => 200,
+            },
             Looks::AccountId
             | Looks::Type
             | Looks::Status

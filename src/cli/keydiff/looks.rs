@@ -3,6 +3,11 @@
 
 use umavez::providers::{Field, Stands};
 
+use super::words::{
+    ABOUT, ACCOUNT, ATTEMPT, CODE, CONNECTION, CONNECTION_BEGINS, EVENT, EVENT_HEADERS, ID, SIGNATURE,
+    STATUS, THING, TIME, TYPE, plain,
+};
+
 /// What a field seems to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looks {
@@ -28,119 +33,11 @@ pub(super) enum Looks {
     Other,
 }
 
-const CONNECTION: &[&str] = &[
-    "accept",
-    "accept-charset",
-    "accept-encoding",
-    "accept-language",
-    "cache-control",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "date",
-    "expect",
-    "forwarded",
-    "host",
-    "keep-alive",
-    "origin",
-    "pragma",
-    "priority",
-    "referer",
-    "te",
-    "traceparent",
-    "tracestate",
-    "transfer-encoding",
-    "true-client-ip",
-    "upgrade",
-    "user-agent",
-    "via",
-    "x-real-ip",
-    "x-request-start",
-    "cdn-loop",
-    "x-cloud-trace-context",
-    "x-amzn-trace-id",
-    "x-b3-traceid",
-    "x-b3-spanid",
-    "sentry-trace",
-    "baggage",
-];
-const CONNECTION_BEGINS: &[&str] =
-    &["x-forwarded-", "cf-", "x-envoy-", "x-vercel-", "fly-", "sec-", "x-b3-", "x-datadog-"];
-const ATTEMPT: &[&str] =
-    &["attempt", "attempts", "retry", "retries", "tries", "redelivery", "redelivered", "resend"];
-const SIGNATURE: &[&str] =
-    &["signature", "signatures", "sig", "hmac", "sha256", "sha1", "checksum", "digest", "mac"];
-const TIME: &[&str] = &[
-    "time",
-    "timestamp",
-    "ts",
-    "date",
-    "datetime",
-    "at",
-    "created",
-    "updated",
-    "sent",
-    "occurred",
-    "epoch",
-    "when",
-];
-const TYPE: &[&str] = &["event", "type", "topic", "action", "kind", "trigger"];
-const STATUS: &[&str] = &["status", "state", "step", "stage"];
-const ID: &[&str] = &["id", "uuid", "guid", "ulid", "sid", "uid"];
-// Not "message": sent, delivered and read of one message share its id.
-const EVENT: &[&str] = &["event", "evt", "notification", "delivery", "idempotency"];
-const ACCOUNT: &[&str] = &[
-    "account",
-    "user",
-    "customer",
-    "client",
-    "merchant",
-    "seller",
-    "store",
-    "shop",
-    "tenant",
-    "instance",
-    "app",
-    "application",
-    "organization",
-    "org",
-    "company",
-    "workspace",
-    "team",
-    "project",
-    "partner",
-    "producer",
-    "affiliate",
-    "buyer",
-    "owner",
-    "sender",
-    "recipient",
-    "subscription",
-    "webhook",
-    "hook",
-    "endpoint",
-    "target",
-    "portal",
-    "page",
-    "phone",
-    "product",
-    "plan",
-    "subscriber",
-    "contact",
-    "agent",
-    "channel",
-    "site",
-    "installation",
-];
-const THING: &[&str] = &["transaction", "reference", "number", "code", "sku", "tid", "nsu"];
-/// Headers that name the event though their words say otherwise.
-const EVENT_HEADERS: &[&str] = &["webhook-id", "svix-id", "idempotency-key"];
-
 /// What a field with this value seems to be.
 pub(super) fn looks(field: &Field, value: &[u8]) -> Looks {
-    let has = |list: &[&str]| field.name.iter().any(|word| list.contains(&word.as_str()));
-    let last = field.name.last().map(String::as_str).unwrap_or_default();
+    let name: Vec<String> = field.name.iter().map(|word| plain(word)).collect();
+    let has = |list: &[&str]| name.iter().any(|word| list.contains(&word.as_str()));
+    let last = name.last().map(String::as_str).unwrap_or_default();
     let header = field.part.strip_prefix("header:").filter(|_| field.stands == Stands::Header);
     if let Some(name) = header {
         if CONNECTION.contains(&name) || CONNECTION_BEGINS.iter().any(|begin| name.starts_with(begin)) {
@@ -156,7 +53,9 @@ pub(super) fn looks(field: &Field, value: &[u8]) -> Looks {
     if has(ATTEMPT) {
         return Looks::Attempt;
     }
-    if has(SIGNATURE) {
+    // A signature or a subscription in Portuguese; a signature or a company in Spanish.
+    let written = matches!(last, "assinatura" | "firma") && value.len() >= 40;
+    if has(SIGNATURE) || written {
         return Looks::Signature;
     }
     let text = String::from_utf8_lossy(value);
@@ -170,28 +69,78 @@ pub(super) fn looks(field: &Field, value: &[u8]) -> Looks {
     if TYPE.contains(&last) && is_word(&text) {
         return Looks::Type;
     }
-    id(field, last, &text, has(EVENT), has(ACCOUNT)).unwrap_or(Looks::Other)
+    id(field, &name, &text).unwrap_or(Looks::Other)
 }
 
-fn id(field: &Field, last: &str, text: &str, of_event: bool, of_account: bool) -> Option<Looks> {
+fn id(field: &Field, name: &[String], text: &str) -> Option<Looks> {
     let digits = text.bytes().any(|byte| byte.is_ascii_digit());
     if text.len() > 256 || (is_word(text) && !digits) {
         return None;
     }
-    let joined = ["eventid", "notificationid", "deliveryid"].contains(&last);
-    let named = ID.contains(&last) || joined || (last == "key" && of_event);
+    let has = |list: &[&str]| name.iter().any(|word| list.contains(&word.as_str()));
+    let last = name.last().map(String::as_str).unwrap_or_default();
+    // `order_id` in English, `id_pedido` as well in Portuguese and Spanish.
+    let ends = |list: &[&str]| {
+        list.contains(&last) || name.first().is_some_and(|word| list.contains(&word.as_str()))
+    };
+    let joined = ["eventid", "notificationid", "deliveryid", "eventoid", "idevento"].contains(&last);
+    let named = ends(ID) || joined || (last == "key" && has(EVENT));
     let header_delivery = field.stands == Stands::Header && last == "delivery";
-    if header_delivery || joined || (named && of_event) {
+    if header_delivery || joined || (named && has(EVENT)) {
         return Some(Looks::EventId);
     }
-    if named && of_account {
+    if (named || ends(CODE)) && has(ACCOUNT) {
         return Some(Looks::AccountId);
     }
-    if named && field.depth <= 1 && field.name.len() == 1 && !field.in_list {
+    if named && field.depth <= 1 && name.len() == 1 && !field.in_list {
         return Some(Looks::EventId);
     }
     let named = named || last.ends_with("id") && last.len() > 5;
-    (named || THING.contains(&last) || is_unique(text)).then_some(Looks::ThingId)
+    (named || THING.contains(&last) || ends(CODE) || is_unique(text)).then_some(Looks::ThingId)
+}
+
+/// What the field is of, by its own name or, where that is no more than `id` or `code`, by what it stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Event,
+    /// Of what events are usually about.
+    Thing,
+    Account,
+    Unknown,
+}
+
+/// What an id is of.
+pub(super) fn of(field: &Field) -> Of {
+    let mut name: Vec<String> = field.name.iter().map(|word| plain(word)).collect();
+    let bare = |word: &String| ID.contains(&word.as_str()) || CODE.contains(&word.as_str());
+    if name.iter().all(bare) {
+        let parent = field.part.rsplit(['.', '/']).nth(1).unwrap_or_default();
+        let parent: String = parent.chars().take_while(|c| *c != '[').collect();
+        name = words(&plain(&parent));
+    }
+    let has = |list: &[&str]| name.iter().any(|word| list.contains(&word.as_str()));
+    match () {
+        () if has(EVENT) => Of::Event,
+        () if has(ABOUT) || has(THING) => Of::Thing,
+        () if has(ACCOUNT) => Of::Account,
+        () => Of::Unknown,
+    }
+}
+
+/// `pedidoPago` and `pedido_pago` in lower-case words.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = 'A';
+    for c in name.chars() {
+        if !c.is_alphanumeric() || (c.is_uppercase() && before.is_lowercase()) {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric() {
+            words.last_mut().expect("one at least").extend(c.to_lowercase());
+        }
+        before = c;
+    }
+    words
 }
 
 /// Letters and the marks between them: `PURCHASE_APPROVED`, `payment.updated`, `true`; short numbers too.
@@ -215,6 +164,13 @@ fn is_time(text: &str) -> bool {
             4 | 7 => matches!(byte, b'-' | b'/'),
             _ => byte.is_ascii_digit(),
         });
+    // As in Brazil, Portugal and Spain: 10/08/2026.
+    let date = date
+        || bytes.len() >= 10
+            && bytes[..10].iter().enumerate().all(|(at, byte)| match at {
+                2 | 5 => *byte == b'/',
+                _ => byte.is_ascii_digit(),
+            });
     let number = text.parse::<u64>().ok();
     let within = |number: u64| (1_000_000_000..2_600_000_000).contains(&number);
     date || number.is_some_and(|number| within(number) || within(number / 1000))
@@ -285,6 +241,31 @@ mod tests {
             ("$.id", " ", Looks::Blank),
             ("$.version", "2.0.0", Looks::Other),
             ("$.name", "Maria", Looks::Other),
+            ("$.evento_id", "5", Looks::EventId),
+            ("$.idEvento", "5", Looks::EventId),
+            ("$.identificador", "12345", Looks::EventId),
+            ("$.transacao", "T-1", Looks::ThingId),
+            ("$.transação", "T-1", Looks::ThingId),
+            ("$.pedido_id", "10441", Looks::ThingId),
+            ("$.id_pedido", "10441", Looks::ThingId),
+            ("$.numero_pedido", "10441", Looks::ThingId),
+            ("$.evento.codigo", "EV-88213", Looks::ThingId),
+            ("$.loja_id", "77", Looks::AccountId),
+            ("$.id_tienda", "77", Looks::AccountId),
+            ("$.codigo_cliente", "C-77", Looks::AccountId),
+            ("$.assinatura_id", "S-77", Looks::AccountId),
+            ("$.suscripción_id", "S-77", Looks::AccountId),
+            ("$.assinatura", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", Looks::Signature),
+            ("$.evento", "PAGO", Looks::Type),
+            ("$.tipo", "pedido.pago", Looks::Type),
+            ("$.situacao", "aprovado", Looks::Status),
+            ("$.situação", "aprovado", Looks::Status),
+            ("$.estado", "pagado", Looks::Status),
+            ("$.tentativa", "1", Looks::Attempt),
+            ("$.intento", "1", Looks::Attempt),
+            ("$.criado_em", "20260810120000", Looks::Time),
+            ("$.data", "10/08/2026", Looks::Time),
+            ("$.fecha", "10/08/2026 12:00", Looks::Time),
         ] {
             assert_eq!(seems(part, value), wanted, "{part} = {value}");
         }

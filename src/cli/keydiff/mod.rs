@@ -7,6 +7,7 @@ mod propose;
 mod read;
 mod report;
 mod rule;
+mod words;
 
 use std::path::PathBuf;
 

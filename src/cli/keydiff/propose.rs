@@ -5,7 +5,7 @@ use serde::Serialize;
 use umavez::providers::{ItemRules, Stands};
 
 use super::judge::{Apart, May, Row, Table};
-use super::looks::Looks;
+use super::looks::{Looks, Of, of};
 use super::read::Event;
 use super::rule::{Checked, checked};
 
@@ -20,6 +20,8 @@ pub(super) struct Proposal {
     pub(super) route: String,
     /// What to mind.
     pub(super) notes: Vec<String>,
+    /// Why nobody can say whether it is safe, though these deliveries agree with it.
+    pub(super) unsure: Option<String>,
     #[serde(flatten)]
     pub(super) checked: Checked,
 }
@@ -27,16 +29,27 @@ pub(super) struct Proposal {
 /// `None` where no field looks like an id of anything.
 pub(super) fn proposal(table: &Table, events: &[Event]) -> Option<Proposal> {
     let mut named: Vec<&Row> = table.rows.iter().filter(|row| row.may == May::Name).collect();
+    // Different events about one thing share its id, and what kind of event each is tells them apart.
+    let shared = named.is_empty();
+    if shared {
+        let differs = |row: &Row| row.may == May::Beside && matches!(row.apart, Apart::All | Apart::Some);
+        let kind = |row: &Row| matches!(row.looks, Looks::Type | Looks::Status) && differs(row);
+        if !table.rows.iter().any(kind) {
+            return None;
+        }
+        let id = |row: &&Row| row.may == May::Beside && matches!(row.looks, Looks::EventId | Looks::ThingId);
+        named.extend(table.rows.iter().filter(id));
+    }
     named.sort_by_key(|row| std::cmp::Reverse(row.worth()));
     let best = *named.first()?;
     let mut chosen = vec![best];
-    let certain = best.looks == Looks::EventId && best.field.name.len() > 1;
+    let certain = !shared && best.looks == Looks::EventId && best.field.name.len() > 1;
     if !certain {
         chosen.extend(beside(table, best, Looks::Type));
     }
     // A thing's steps share its id; and a bare `id` may be a thing's, which a status next to it tells.
     let status = beside(table, best, Looks::Status);
-    if best.looks == Looks::ThingId {
+    if shared || best.looks == Looks::ThingId {
         chosen.extend(status);
     } else if !certain {
         chosen.extend(status.filter(|row| parent(&row.part) == parent(&best.part)));
@@ -62,9 +75,31 @@ pub(super) fn proposal(table: &Table, events: &[Event]) -> Option<Proposal> {
             chosen.pop();
         }
     }
-    let (key, checked) = result;
+    let (key, mut checked) = result;
+    if shared && !checked.safe {
+        return None;
+    }
+    let unsure = unsure(table, &chosen).filter(|_| checked.safe);
+    checked.safe &= unsure.is_none();
     let route = block(&name, &key, events);
-    Some(Proposal { notes: notes(table, &chosen, events), key, route, checked })
+    Some(Proposal { notes: notes(table, &chosen, events), unsure, key, route, checked })
+}
+
+/// One event was compared, and the key is the id of something unknown beside words that may say what happened to it:
+/// whether many events share it, nobody sees.
+fn unsure(table: &Table, chosen: &[&Row]) -> Option<String> {
+    let [Row { part, looks: Looks::ThingId, apart: Apart::Unknown, field, .. }] = chosen else { return None };
+    let literal =
+        |row: &&Row| row.may == May::Beside && row.looks == Looks::Other && row.field.stands == Stands::Body;
+    let beside: Vec<&str> = table.rows.iter().filter(literal).map(|row| row.part.as_str()).take(3).collect();
+    if beside.is_empty() || matches!(of(field), Of::Event | Of::Thing) {
+        return None;
+    }
+    Some(format!(
+        "whether {part} names an event or what many events share can't be told, nor whether {} should stand beside it: \
+         name a delivery of a different event with --other",
+        beside.join(", ")
+    ))
 }
 
 /// The field of these looks that is nearest to the body's root, preferably beside the id.

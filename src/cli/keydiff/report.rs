@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use serde::Serialize;
+use umavez::providers::Stands;
 
 use super::super::Failure;
 use super::judge::{Apart, May, Moved, Row, Table};
@@ -68,10 +69,26 @@ impl Report {
     pub(super) fn refusal(&self) -> String {
         match (&self.rule, &self.proposal) {
             (Some(rule), _) => format!("the rule of {} is not safe for these deliveries", rule.name),
+            (None, Some(Proposal { unsure: Some(why), .. })) => format!("unsure: {why}"),
             (None, Some(_)) => "no key is safe for these deliveries".to_owned(),
             (None, None) => {
                 let told = "nothing in these deliveries looks like an event's id";
                 let id = |row: &&Row| row.looks == Looks::EventId && row.moved == Moved::Changed;
+                // Different from event to event and the same in copies: what an id does, whatever it is called.
+                let does = |row: &&Row| {
+                    row.may == May::Beside && row.apart == Apart::All && row.looks != Looks::AccountId
+                };
+                let likely = |row: &&Row| (row.field.stands == Stands::Body, row.looks != Looks::Time);
+                if let Some(Row { part, moved, .. }) =
+                    self.fields.iter().filter(does).rev().max_by_key(likely)
+                {
+                    let quoted = serde_json::to_string(part).expect("text is JSON");
+                    let stayed = if *moved == Moved::Stayed { "stayed and " } else { "" };
+                    return format!(
+                        "{told}; but {part} {stayed}differs by event: if it names the event, try key = [{quoted}] on a \
+                         route, then keydiff ... --route NAME --config FILE"
+                    );
+                }
                 match self.fields.iter().find(id) {
                     Some(Row { part, .. }) => format!(
                         "{told} and stays; {part} looks like one and changed: if these are different events, say \
@@ -109,6 +126,9 @@ impl Report {
         if let Some(proposal) = &self.proposal {
             line(&mut text, "\na rule to try");
             self.told(&mut text, &proposal.checked);
+            if let Some(why) = &proposal.unsure {
+                line(&mut text, &format!("  unsure: copies get one key, but {why}"));
+            }
             for note in &proposal.notes {
                 line(&mut text, &format!("  mind: {note}"));
             }
