@@ -66,7 +66,8 @@ pub(super) fn looks(field: &Field, value: &[u8]) -> Looks {
         return Looks::Status;
     }
     // `event` holds an id at some, the kind at most.
-    if TYPE.contains(&last) && is_word(&text) {
+    let names_it = has(EVENT) && name.first().is_some_and(|word| ID.contains(&word.as_str()));
+    if TYPE.contains(&last) && is_word(&text) && !names_it {
         return Looks::Type;
     }
     id(field, &name, &text).unwrap_or(Looks::Other)
