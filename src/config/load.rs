@@ -10,7 +10,8 @@ use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
 use super::source::{Reading, Section, Source, article};
 use super::{
-    Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, tls, traces, units,
+    Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, syntax, tls, traces,
+    units,
 };
 use crate::flow::RouteTable;
 
@@ -54,7 +55,7 @@ impl Config {
     }
 }
 
-fn text_of(path: &Path) -> Result<String, ConfigErrors> {
+pub(super) fn text_of(path: &Path) -> Result<String, ConfigErrors> {
     let shown = path.display().to_string();
     let unreadable =
         |what: String, mend: &str| ConfigErrors::one(Place::whole(&shown), "", Fault::new(what, mend));
@@ -88,9 +89,14 @@ fn parse(
     let source = Source::new(path, text, env, reading);
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
+        let mut told = None;
         for error in errors {
             let offset = error.span().map_or(0, |span| span.start);
-            source.fail(offset, "", Fault::new(error.message(), "mend the TOML: https://toml.io"));
+            let (offset, fault) = syntax::fault(text, offset, error.message());
+            // A word without quotes makes several errors of the parser.
+            if told.replace(offset) != Some(offset) {
+                source.fail(offset, "", fault);
+            }
         }
         // What follows a syntax error would be guesses.
         return Err(source.verdict().err().unwrap_or(ConfigErrors(Vec::new())));

@@ -2,6 +2,7 @@
 //! problem is told at once, with its place and its mend.
 
 mod acme;
+mod admin;
 mod capture;
 mod changes;
 mod credentials;
@@ -19,6 +20,7 @@ mod secret;
 mod sections;
 mod source;
 mod status;
+mod syntax;
 mod target;
 mod tls;
 mod traces;

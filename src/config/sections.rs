@@ -96,7 +96,7 @@ pub(super) fn listen(top: &Section<'_>) -> Listen {
     listen
 }
 
-fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
+pub(super) fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
     let mend = "write an IP address and a port, such as \"0.0.0.0:8080\" or \"[::]:8080\"";
     text.parse().map_err(|_| Fault::new(format!("{text:?} is no address"), mend))
 }

@@ -221,6 +221,13 @@ fn every_mistake_has_its_place_and_a_mend() {
             "10:8: route \"s\".key: path:zz reads nothing: the path has no {zz}; write a path with {zz}",
         ),
         ("x = \"", "7:"),
+        // Quotes forgotten, which was called an invalid float; what may be a secret is not repeated.
+        ("mode = inline", "7:8: text needs quotes; write \"inline\""),
+        ("timeout = 8s # short", "7:11: text needs quotes; write \"8s\""),
+        ("capture_dir = /var/captures", "7:15: text needs quotes; write \"/var/captures\""),
+        ("secret = hunter2", "7:10: text needs quotes; write secret = \"…\""),
+        ("insecure = True", "7:12: is not written as TOML has it; write true"),
+        ("key = [1 2]", "7:"),
         ("providers_dir = 1", "7:1: route \"r\".providers_dir: unknown field"),
     ];
     for (lines, said) in wrong {
