@@ -239,7 +239,7 @@ async fn the_admin_listener_is_reached_by_https_and_the_command_line_too() {
     assert!(shown.status.success() && out.contains("\"done\""), "{out}{err}");
     for (arguments, said) in [
         (&["--certificate", "operator.pem", "operator.key"][..], "the TLS handshake failed"),
-        (&["--ca", "ca.pem"], "did not do it"),
+        (&["--ca", "ca.pem"], "can't be asked"),
         (&["--ca", "none.pem"], "--ca, --certificate: none.pem: cannot be read"),
     ] {
         let refused = umavez(arguments);
