@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use umavez::config::show_duration;
-use umavez::providers::{Answer, Needs, Provider, Redact, Resign, Signature};
+use umavez::providers::{
+    Answer, Described, DescribedItem, Needs, Provider, Redact, Resign, Signature, Wanted,
+};
 
 /// Providers with more kinds of items have them in a list of their own.
 const RULES_IN_ROW_MAX: usize = 4;
@@ -17,8 +19,14 @@ What `provider = \"NAME\"` brings to a route. This page is made from the files i
 `umavez providers --markdown > docs/providers.md` renews it, `umavez providers NAME` tells of one on the terminal.
 
 A key's parts are where the event's id is read: `$.id` in a JSON body, `@.id` in one item of a batch, `header:NAME`,
-`query:NAME`, `form:NAME`, `xml:/PATH`; `|` stands between alternatives, `?` after what may be absent. Every value of the
-route blocks can be changed there; the words are those of [contract.md](contract.md).
+`query:NAME`, `form:NAME`, `xml:/PATH`; `|` stands between alternatives, `?` after what may be absent. Where there are
+several lines for one place, each says what it is for, and the first that fits counts. Every value of the route blocks can
+be changed there; the words are those of [contract.md](contract.md).
+
+Signatures are told as the files write them. `{hex}` and `{base64}` are the signature, so encoded (`{either}`: in one of
+them), `{token}` is the secret itself. `{body}` are the body's bytes as they came, `{timestamp}` is the time of signing as
+it is written there, `{url}` the URL that the provider calls, `{header:NAME}` and the like a value of the delivery; what
+stands in `[ ]` is left out as a whole where a value in it is absent, `\\n` is a line's end, and all else stands for itself.
 ";
 
 /// Every shipped provider.
@@ -153,12 +161,17 @@ fn rows(provider: &Provider) -> Vec<(&'static str, String)> {
 /// Each place of items once, and below it the keys that items there may have.
 fn key_list(provider: &Provider) -> String {
     let mut places: Vec<(String, Vec<String>)> = Vec::new();
-    for (place, parts) in provider.rules.describe() {
-        let line = if parts.is_empty() { "no key".to_owned() } else { parts.join(", ") };
-        match places.iter_mut().find(|(known, _)| *known == place) {
-            Some((_, lines)) if lines.contains(&line) => {}
-            Some((_, lines)) => lines.push(line),
-            None => places.push((place, vec![line])),
+    for item in provider.rules.describe() {
+        let key = if item.parts.is_empty() { "no key".to_owned() } else { item.parts.join(", ") };
+        let known = places.iter().position(|(place, _)| *place == item.place);
+        let line = match conditions(&item, plain) {
+            said if !said.is_empty() => format!("where {said}: {key}"),
+            _ if known.is_some() => format!("otherwise: {key}"),
+            _ => key,
+        };
+        match known {
+            Some(index) => places[index].1.push(line),
+            None => places.push((item.place, vec![line])),
         }
     }
     let shown = places.iter().map(|(place, lines)| format!("{place}\n    {}\n", lines.join("\n    ")));
@@ -170,9 +183,13 @@ fn keys(provider: &Provider) -> String {
         return "by the kind of item: see above".to_owned();
     }
     let mut lines: Vec<String> = Vec::new();
-    for (place, parts) in provider.rules.describe() {
-        let place = if place == "$" { String::new() } else { format!(" of each `{place}`") };
-        let parts = parts.iter().map(|part| format!("`{}`", part.replace('|', "\\|")));
+    for item in provider.rules.describe() {
+        let mut place = if item.place == "$" { String::new() } else { format!(" of each `{}`", item.place) };
+        let said = conditions(&item, cell);
+        if !said.is_empty() {
+            place.push_str(&format!(", where {said}"));
+        }
+        let parts = item.parts.iter().map(|part| cell(part));
         let line = match listed(parts) {
             none if none.is_empty() => format!("none{place}"),
             parts => format!("{parts}{place}"),
@@ -184,12 +201,73 @@ fn keys(provider: &Provider) -> String {
     lines.join("<br>")
 }
 
+/// A text of a provider file, in a table's cell.
+fn cell(text: &str) -> String {
+    format!("`{}`", text.replace('|', "\\|").replace('\n', "\\n"))
+}
+
+/// The same, on a terminal.
+pub(super) fn plain(text: &str) -> String {
+    text.replace('\n', "\\n")
+}
+
+/// What has to hold for an item's rule to count; empty where nothing has to.
+pub(super) fn conditions(item: &DescribedItem, show: fn(&str) -> String) -> String {
+    let said = item.when.iter().map(|condition| {
+        let place = show(&condition.place);
+        match &condition.wanted {
+            Wanted::Anything => format!("{place} is there"),
+            Wanted::Nothing => format!("{place} is absent"),
+            Wanted::Values(values) => {
+                let values: Vec<String> = values.iter().map(|value| show(value)).collect();
+                format!("{place} is {}", values.join(" or "))
+            }
+        }
+    });
+    said.collect::<Vec<_>>().join(" and ")
+}
+
+/// One way of signing: where, how written, over what.
+pub(super) fn way(way: &Described, show: fn(&str) -> String) -> String {
+    let mut text = format!("{} in the {}", way.scheme, way.place);
+    if let Some(format) = &way.format {
+        let several = if way.several { " (several may stand side by side)" } else { "" };
+        text.push_str(&format!(", written {}{several}", show(format)));
+    }
+    if !way.signed.is_empty() {
+        let signed: Vec<String> = way.signed.iter().map(|signed| show(signed)).collect();
+        text.push_str(&format!(", over {}", signed.join(" or ")));
+    }
+    if let Some(place) = &way.body_digest {
+        text.push_str(&format!(", the body by its SHA-256 in the {place}"));
+    }
+    if let Some(place) = &way.timestamp {
+        text.push_str(&format!(", the time in the {place}"));
+    }
+    if let Some(age) = way.tolerance {
+        text.push_str(&format!(", up to {} old", show_duration(age)));
+    }
+    let whose = if way.public_key { "public key" } else { "secret" };
+    match (way.key, &way.key_prefix) {
+        (None, None) => {}
+        (Some(encoding), None) => text.push_str(&format!(", the {whose} in {encoding}")),
+        (encoding, Some(prefix)) => {
+            text.push_str(&format!(
+                ", the {whose} in {} after {}",
+                encoding.unwrap_or("plain text"),
+                show(prefix)
+            ));
+        }
+    }
+    for (place, value) in &way.when {
+        text.push_str(&format!(", only where the {place} is {}", show(value)));
+    }
+    text
+}
+
 fn signature(provider: &Provider) -> String {
     let Some(scheme) = &provider.signature else { return "none that the gateway can check".to_owned() };
-    let ways = scheme.describe().map(|way| {
-        let age = way.tolerance.map(|age| format!(", up to {} old", show_duration(age)));
-        format!("{} in the {}{}", way.scheme, way.place, age.unwrap_or_default())
-    });
+    let ways = scheme.describe().map(|described| way(&described, cell));
     let mut text = ways.collect::<Vec<_>>().join("; else ");
     let headers = provider.unsigned_key_headers().into_iter().map(|name| name.to_string());
     let unsigned: Vec<String> = headers.chain(provider.unsigned_key_parts()).collect();
@@ -201,7 +279,7 @@ fn signature(provider: &Provider) -> String {
 }
 
 fn batch(provider: &Provider) -> Option<String> {
-    if !provider.rules.describe().iter().any(|(place, _)| place.contains("[*]")) {
+    if !provider.rules.describe().iter().any(|item| item.place.contains("[*]")) {
         return None;
     }
     let how = match provider.signature.as_ref().map_or(Resign::NotNeeded, Signature::can_sign) {

@@ -78,9 +78,15 @@ fn told(provider: &Provider) -> String {
     let notes = &provider.notes;
     line("provider", if notes.title.is_empty() { &provider.name } else { &notes.title });
     line("docs", &provider.docs);
-    for (place, parts) in provider.rules.describe() {
-        let key = if parts.is_empty() { "no key: passes".to_owned() } else { parts.join(", ") };
-        line("item", &format!("{place}: {key}"));
+    let items = provider.rules.describe();
+    for item in &items {
+        let key = if item.parts.is_empty() { "no key: passes".to_owned() } else { item.parts.join(", ") };
+        let said = page::conditions(item, page::plain);
+        let said = if said.is_empty() { said } else { format!(", where {said}") };
+        line("item", &format!("{}{said}: {key}", item.place));
+    }
+    if items.iter().any(|item| !item.when.is_empty()) {
+        line("", "of the lines for one place the first that fits counts");
     }
     let remembered = format!(
         "{} (hot), {} (durable)",
@@ -89,6 +95,9 @@ fn told(provider: &Provider) -> String {
     );
     line("remembered", &remembered);
     line("signature", signature(provider));
+    for way in provider.signature.iter().flat_map(|signature| signature.describe()) {
+        line("signed", &page::way(&way, page::plain));
+    }
     line("batch", batch(provider));
     line("retries", &notes.retries);
     line("setup", &notes.setup);
@@ -110,7 +119,7 @@ fn signature(provider: &Provider) -> &'static str {
 
 /// What becomes of a batch in which some items are copies.
 fn batch(provider: &Provider) -> &'static str {
-    let listed = provider.rules.describe().iter().any(|(place, _)| place.contains("[*]"));
+    let listed = provider.rules.describe().iter().any(|item| item.place.contains("[*]"));
     let signed = provider.signature.as_ref().map_or(Resign::NotNeeded, |signature| signature.can_sign());
     match (listed, signed) {
         (false, _) => "one event to a request",

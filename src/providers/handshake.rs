@@ -231,7 +231,8 @@ impl HandshakeText {
         let answer = self.answer.map(|reply| reply.finish(&mut key)).transpose()?;
         let mut when = Vec::new();
         for (text, test) in self.when.0 {
-            when.push((read_selector(text.get_ref(), text.span().start)?, test));
+            let place = read_selector(text.get_ref(), text.span().start)?;
+            when.push((text.into_inner(), place, test));
         }
         let key = (!key.is_empty()).then_some(key);
         let rule = RuleText { format: Format::Whole, steps: Vec::new(), when, key };

@@ -5,6 +5,7 @@ use http::{HeaderMap, Method};
 
 mod catalogue;
 mod cut;
+mod describe;
 mod fields;
 mod form;
 mod handshake;
@@ -25,6 +26,7 @@ mod walk;
 mod xml;
 
 pub use catalogue::UnknownProvider;
+pub use describe::{DescribedCondition, DescribedItem, Wanted};
 pub use fields::{Field, Fields, Stands};
 pub use handshake::{Handshake, Needs};
 pub use items::{Item, Items, Keyless, Part};

@@ -49,6 +49,8 @@ pub(super) struct Rule {
     pub(super) steps: Arc<[Step]>,
     pub(super) hops: Vec<Hop>,
     pub(super) when: Vec<(Source, Test)>,
+    /// What `when` looks at, as written, for people.
+    pub(super) looks_at: Vec<String>,
     /// `None` for items that have no key by nature.
     pub(super) parts: Option<Vec<PartRule>>,
 }
@@ -92,7 +94,8 @@ pub(super) enum Test {
 pub(super) struct RuleText {
     pub(super) format: Format,
     pub(super) steps: Vec<Step>,
-    pub(super) when: Vec<(Selector, Test)>,
+    /// Where each condition looks, as written and as read.
+    pub(super) when: Vec<(String, Selector, Test)>,
     pub(super) key: Option<Vec<(String, PartText)>>,
 }
 
@@ -203,15 +206,6 @@ impl ItemRules {
         }
         sources
     }
-
-    /// Each rule's place and parts as written, for people.
-    pub fn describe(&self) -> Vec<(String, Vec<String>)> {
-        let parts = |rule: &Rule| {
-            let parts = rule.parts.iter().flatten();
-            parts.map(|part| part.text.to_string()).collect()
-        };
-        self.0.rules.iter().map(|rule| (describe_place(rule), parts(rule))).collect()
-    }
 }
 
 impl Rule {
@@ -223,24 +217,6 @@ impl Rule {
             _ => None,
         })
     }
-}
-
-fn describe_place(rule: &Rule) -> String {
-    let (mut text, separator) = match rule.format {
-        Format::Whole | Format::Json => (String::from("$"), '.'),
-        Format::Xml => (String::from("xml:"), '/'),
-    };
-    for step in rule.steps.iter() {
-        match step {
-            Step::Member(name) => {
-                text.push(separator);
-                text.push_str(name);
-            }
-            Step::Each => text.push_str("[*]"),
-            Step::At(position) => text.push_str(&format!("[{position}]")),
-        }
-    }
-    text
 }
 
 impl PartText {
@@ -289,7 +265,7 @@ impl Compiled {
         for (rule, text) in texts.iter().enumerate() {
             let fault = |at| move |why| RuleFault { rule, at, why };
             self.trie(text.format).insert(&text.steps).map_err(fault(FaultAt::Path))?;
-            for (index, (selector, _)) in text.when.iter().enumerate() {
+            for (index, (_, selector, _)) in text.when.iter().enumerate() {
                 self.plant_one(selector, text).map_err(fault(FaultAt::When(index)))?;
             }
             for (index, (_, part)) in text.key.iter().flatten().enumerate() {
@@ -333,10 +309,11 @@ impl Compiled {
             Format::Whole | Format::Json => self.json.resolve(&text.steps),
             Format::Xml => self.xml.resolve(&text.steps),
         };
-        let mut when = Vec::new();
-        for (index, (selector, test)) in text.when.into_iter().enumerate() {
+        let (mut when, mut looks_at) = (Vec::new(), Vec::new());
+        for (index, (written, selector, test)) in text.when.into_iter().enumerate() {
             let source = self.source(selector, text.format, &text.steps);
             when.push((source.map_err(|why| (FaultAt::When(index), why))?, test));
+            looks_at.push(written);
         }
         let mut parts = None;
         for (index, (written, part)) in text.key.into_iter().flatten().enumerate() {
@@ -346,7 +323,7 @@ impl Compiled {
             let part = PartRule { text: written.into(), optional: part.optional, sources };
             parts.get_or_insert_with(Vec::new).push(part);
         }
-        Ok(Rule { format: text.format, steps: text.steps.into(), hops, when, parts })
+        Ok(Rule { format: text.format, steps: text.steps.into(), hops, when, looks_at, parts })
     }
 
     fn source(&self, selector: Selector, format: Format, item: &[Step]) -> Result<Source, String> {

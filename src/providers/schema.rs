@@ -336,7 +336,7 @@ impl ItemText {
         let mut when = Vec::new();
         for (text, test) in self.when.0 {
             spans.when.push(text.span().start);
-            when.push((place_of(&text)?, test));
+            when.push((text.get_ref().clone(), place_of(&text)?, test));
         }
         let key = match (self.key, self.keyless) {
             (Some(key), false) => Some(read_key(key, &mut spans)?),
@@ -367,7 +367,7 @@ fn conditions(when: When) -> Result<ItemRules, Fault> {
     let mut tests = Vec::new();
     for (text, test) in when.0 {
         spans.push(text.span().start);
-        tests.push((place_of(&text)?, test));
+        tests.push((text.get_ref().clone(), place_of(&text)?, test));
     }
     let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: tests, key: None };
     let compiled = Compiled::new(vec![rule], &[], None).map_err(|RuleFault { at, why, .. }| match at {

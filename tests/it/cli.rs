@@ -104,6 +104,35 @@ fn a_gateway_that_is_not_there_ends_with_1() {
     assert!(stderr(&output).contains("is it running?"), "{}", stderr(&output));
 }
 
+/// With `admin` in an umavez.toml beside them `events` and `health` asked 127.0.0.1:9180 all the same, and said of a list
+/// that the gateway "did not do it".
+#[tokio::test]
+async fn the_file_beside_a_command_tells_where_the_gateway_is_asked() {
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let asked = |admin: &str, arguments: &[&str]| {
+        // What else is wrong with the file doesn't matter here.
+        file(&directory, "umavez.toml", &format!("[listen]\npublik = 1\nadmin = \"{admin}\"\n"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_umavez"));
+        command.args(arguments).current_dir(directory.path()).output().unwrap()
+    };
+    let output = asked(&gateway.admin().to_string(), &["health"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = asked(&format!("0.0.0.0:{}", free.port()), &["events", "held"]);
+    assert_eq!(code(&output), 1);
+    let said = format!("the gateway at http://{free} can't be asked: cannot connect; is it running?");
+    assert!(stderr(&output).contains(&said), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--admin URL"), "{}", stderr(&output));
+    let output = asked(&free.to_string(), &["events", "forget", "orders:a"]);
+    assert!(stderr(&output).contains(&format!("http://{free} did not do it")), "{}", stderr(&output));
+    // The flag comes first.
+    let output = asked(&free.to_string(), &["health", "--admin", &format!("http://{}", gateway.admin())]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}
+
 #[test]
 fn check_tells_every_problem_and_ends_with_64() {
     let directory = tempfile::tempdir().unwrap();
@@ -466,6 +495,40 @@ fn the_providers_page_tells_every_scheme_and_how_the_items_of_a_batch_are_signed
     assert!(batch("SendGrid").starts_with("forwarded whole if anything in it is new"));
     let terminal = stdout(&umavez(&["providers", "adyen"]));
     assert!(terminal.contains("copies are cut out of the body\n"), "{terminal}");
+}
+
+/// The page told neither what a signature covers nor how it is written; and it left the rules' conditions out, so that
+/// Meta's statuses seemed never to have a key.
+#[test]
+fn the_providers_page_tells_what_is_signed_and_when_a_rule_counts() {
+    let made = stdout(&umavez(&["providers", "--markdown"]));
+    for said in [
+        "HMAC-SHA256 in the header x-hub-signature-256, written `sha256={hex}`, over `{body}`; else HMAC-SHA1",
+        "written `v0={hex}`, over `v0:{timestamp}:{body}`, the time in the header x-slack-request-timestamp, up to 5m old",
+        "`{header:paypal-transmission-id}\\|{header:paypal-transmission-time}",
+        "`Message\\n{json:Message}\\n",
+        "the secret in base64 after `whsec_`",
+        "the public key in hex",
+        "the first that fits counts",
+        "    where @.payment.transaction.refunds[1] is there: no key\n    where @.payment is there: ",
+        "    otherwise: $.entry[*].changes[*].value.metadata.phone_number_id?, statuses, @.id, @.status",
+        "    where @.field is comments or live_comments: ",
+    ] {
+        assert!(made.contains(said), "{said}");
+    }
+    let terminal = stdout(&umavez(&["providers", "meta"]));
+    for said in [
+        "\nsigned     HMAC-SHA256 in the header x-hub-signature-256, written sha256={hex}, over {body}\n",
+        ".statuses[*], where @.payment is there: ",
+        "the first that fits counts",
+    ] {
+        assert!(terminal.contains(said), "{said}: {terminal}");
+    }
+    // A copy that differs by the provider's own doing raises an alert, and the reader is told.
+    for name in ["hotmart", "hubspot", "google-pubsub", "adyen", "salesforce"] {
+        let told = stdout(&umavez(&["providers", name]));
+        assert!(told.contains("raises the alert UmavezConflicts: leave the route out"), "{told}");
+    }
 }
 
 #[test]

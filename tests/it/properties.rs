@@ -140,7 +140,7 @@ fn signed(shape: &Shape, body: &str) -> (Option<Verifier>, Sent) {
 #[test]
 fn every_provider_with_batches_has_a_shape() {
     let listed =
-        |provider: &Provider| provider.rules.describe().iter().any(|(place, _)| place.contains("[*]"));
+        |provider: &Provider| provider.rules.describe().iter().any(|item| item.place.contains("[*]"));
     let batched: BTreeSet<_> =
         Provider::names().into_iter().filter(|name| listed(&Provider::shipped(name).unwrap())).collect();
     assert_eq!(batched, SHAPES.iter().map(|shape| shape.provider).collect());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::describe::AsWritten;
 use super::format::Format;
 use super::json::JsonPath;
 use super::keys::{KeyEncoding, KeyText};
@@ -53,6 +54,15 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
+impl OneOrMany {
+    fn texts(&self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text.clone()],
+            Self::Many(texts) => texts.clone(),
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct BadTable(String);
@@ -78,6 +88,10 @@ impl SignatureFile {
         let place = self.place()?;
         let format = self.format()?;
         let signed = self.signed()?;
+        let written = AsWritten {
+            format: self.format.clone(),
+            signed: self.signed.as_ref().map(OneOrMany::texts).unwrap_or_default(),
+        };
         let stamp = Stamp {
             source: self.timestamp.as_deref().map(Source::parse).transpose()?,
             unit: self.timestamp_unit,
@@ -94,6 +108,7 @@ impl SignatureFile {
             body_digest: self.body_digest.as_deref().map(Source::parse).transpose()?,
             stamp,
             key: KeyText { encoding: self.key, prefix: self.key_prefix, only_prefixed: self.only_prefixed },
+            written,
         };
         method.consistent()?;
         Ok(method)

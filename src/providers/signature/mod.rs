@@ -3,6 +3,7 @@
 //! one is answered.
 
 mod certificate;
+mod describe;
 mod file;
 mod format;
 mod json;
@@ -13,6 +14,7 @@ mod stamp;
 mod template;
 mod verifier;
 
+pub use describe::Described;
 pub(super) use keys::same;
 pub use keys::{BadKey, CannotPrepare};
 pub use place::BadSignature;
@@ -25,6 +27,7 @@ use serde::Deserialize;
 
 use super::Delivery;
 use super::schema::Redact;
+use describe::AsWritten;
 use format::Format;
 use keys::KeyText;
 use place::{Place, Source};
@@ -53,6 +56,8 @@ struct Method {
     body_digest: Option<Source>,
     stamp: Stamp,
     key: KeyText,
+    /// `format` and `signed` as the file has them.
+    written: AsWritten,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -159,17 +164,6 @@ pub enum Resign {
     WithSecret,
     /// The private key is the provider's alone, or the signature isn't in a header.
     Impossible,
-}
-
-/// One way of signing, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
-    pub scheme: &'static str,
-    pub place: String,
-    /// How old a stamp may be, where stamps are held to the clock.
-    pub tolerance: Option<Duration>,
-    /// Only for deliveries, or secrets, that say so.
-    pub special: bool,
 }
 
 impl Signature {
@@ -299,16 +293,6 @@ impl Signature {
     /// Whether the text that is signed holds the id that the provider gave the webhook.
     pub fn signs_webhook_id(&self) -> bool {
         self.methods.iter().any(|method| method.signed.iter().any(Template::has_webhook_id))
-    }
-
-    /// Each way of signing, in the order in which they are looked for: for people.
-    pub fn describe(&self) -> impl Iterator<Item = Described> {
-        self.methods.iter().map(|method| Described {
-            scheme: method.scheme.label(),
-            place: method.place.to_string(),
-            tolerance: method.stamp.tolerance,
-            special: !method.when.is_empty() || method.key.only_prefixed,
-        })
     }
 
     /// Where the secret itself is sent along.
