@@ -185,8 +185,8 @@ impl Run<'_> {
             (true, _) => Said::Unavailable,
         };
         self.attempt = claims.iter().map(crate::ledger::Claim::attempt).max().unwrap_or(0);
-        // The log names what the app gets, not what it was spared.
-        if let Some(claim) = claims.first() {
+        // The log names what the app gets, not what it was spared; one item is both.
+        if let Some(claim) = claims.first().filter(|_| !removed.is_empty()) {
             self.key = Some(claim.key().digest().short());
         }
         let mut request = forward::request(&self.work, &removed);

@@ -6,9 +6,9 @@ use std::process::Command;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::stores_down::wired;
 use crate::support::{
-    Delivery, Gateway, Line, ORDERS, Pair, Stores, Upstream, Wire, durable_toml, eventually, free_port,
-    order, send, within,
+    Delivery, Gateway, Line, ORDERS, Pair, Stores, Upstream, eventually, free_port, order, send, within,
 };
 
 /// How often the log says this.
@@ -43,13 +43,10 @@ async fn a_full_listener_is_counted_and_told_once() {
 async fn writes_that_wait_are_counted_and_told_once() {
     // How many writes waited for the durable store, and that no more might, showed nowhere.
     let stores = Stores::open(Pair::MemoryPostgres).await;
-    let url = stores.postgres_url();
-    let (before, database) = url.rsplit_once('/').unwrap();
-    let wire = Wire::to(before.rsplit_once('@').unwrap().1.parse().unwrap()).await;
-    let toml = durable_toml(&format!("postgres://umavez@{}/{database}", wire.address()));
+    let (wire, toml) = wired(&stores, "1m").await;
     let upstream = Upstream::answering(200, "").await;
     let gateway = Gateway::in_front_of(&upstream)
-        .stores_toml(&format!("{toml}timeout = \"1m\"\n"))
+        .stores_toml(&toml)
         .table("[limits]\nwaiting_writes_max = 16")
         .start()
         .await;

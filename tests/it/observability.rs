@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::stores_down::wired;
 use crate::support::{
-    Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, durable_toml, eventually,
-    nobody, order,
+    Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, eventually, nobody, order,
 };
 
 #[tokio::test]
@@ -39,17 +39,10 @@ async fn nothing_that_a_sender_chooses_becomes_a_series() {
 async fn a_store_that_fails_shows_and_is_no_duplicate() {
     // OBS-2: a store failure was swallowed; dedup was off for days, and nothing was visible.
     let stores = Stores::open(Pair::MemoryPostgres).await;
-    let url = stores.postgres_url();
-    let (before, database) = url.rsplit_once('/').unwrap();
-    let wire = Wire::to(before.rsplit_once('@').unwrap().1.parse().unwrap()).await;
-    let toml = durable_toml(&format!("postgres://umavez@{}/{database}", wire.address()));
+    let (wire, toml) = wired(&stores, "1s").await;
     let upstream = Upstream::answering(200, "").await;
     let route = format!("{ORDERS}on_durable_down = \"bypass\"\n");
-    let gateway = Gateway::in_front_of(&upstream)
-        .stores_toml(&format!("{toml}timeout = \"1s\"\n"))
-        .route(&route)
-        .start()
-        .await;
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).route(&route).start().await;
     gateway.send(&order("protected")).await;
     wire.set(Line::Cut);
     for n in 0..10 {
