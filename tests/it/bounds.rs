@@ -88,13 +88,12 @@ async fn bodies_that_never_end_take_a_bounded_room_and_leave_it_to_those_that_do
     // A long one has it as soon as those that don't get on have to give way.
     let pad = "x".repeat(1 << 20);
     let long = Delivery::json("/hooks", format!(r#"{{"id":"long","pad":"{pad}"}}"#));
-    let mut told = Vec::new();
-    while !told.contains(&200) {
+    eventually("room for a long one", async || {
         let answer = gateway.send(&long).await;
         assert!(answer.status == 200 || answer.asks_for_a_retry(), "{}", answer.status);
-        told.push(answer.status);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        answer.status == 200
+    })
+    .await;
     assert_eq!(upstream.received(), 2);
     // Who gave way was told to come again; who did not still waits for the rest of its body.
     let mut refused = 0;
