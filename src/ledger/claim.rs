@@ -1,6 +1,8 @@
 //! The words of the ledger: keys, fences, claims, verdicts and receipts. No I/O and no clock.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,27 @@ pub struct EventKey {
 /// The first 128 bits of the SHA-256 of a key's text: what the stores compare.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(pub u128);
+
+/// A set and a map by digest. A digest is half of a SHA-256: it needs no hashing again.
+pub(super) type DigestSet = HashSet<Digest, BuildHasherDefault<Half>>;
+pub(super) type DigestMap<T> = HashMap<Digest, T, BuildHasherDefault<Half>>;
+
+#[derive(Default)]
+pub(super) struct Half(u64);
+
+impl Hasher for Half {
+    fn write_u128(&mut self, digest: u128) {
+        self.0 = u64::try_from(digest >> 64).expect("64 bits are left");
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a digest is one number")
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl EventKey {
     /// Joins a scope and its parts. The scope is the operator's text and is taken as it is; values put into it

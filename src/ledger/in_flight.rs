@@ -3,13 +3,12 @@
 //! a seat is only a place to wait, the stores decide.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
-use super::claim::{Digest, Fingerprint, Layer, Receipt};
+use super::claim::{Digest, DigestMap, DigestSet, Fingerprint, Layer, Receipt};
 
 /// A power of two: the top bits of a digest pick the shard.
 const SHARDS: usize = 64;
@@ -31,7 +30,7 @@ pub(super) enum Ended {
 /// All seats of this node.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    shards: [Mutex<HashMap<Digest, Waiting>>; SHARDS],
+    shards: [Mutex<DigestMap<Waiting>>; SHARDS],
     /// Seats with a bell.
     listening: AtomicUsize,
 }
@@ -47,7 +46,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     /// No more than the request's seats.
-    rung: Mutex<HashSet<Digest>>,
+    rung: Mutex<DigestSet>,
     wake: Notify,
 }
 
@@ -58,7 +57,7 @@ impl Bell {
     }
 
     /// Waits until it is rung; for which events.
-    pub(super) async fn rung(&self) -> HashSet<Digest> {
+    pub(super) async fn rung(&self) -> DigestSet {
         self.wake.notified().await;
         std::mem::take(&mut *lock(&self.rung))
     }
@@ -132,9 +131,10 @@ impl InFlight {
         self.listening.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, digest: Digest) -> MutexGuard<'_, HashMap<Digest, Waiting>> {
-        let top = usize::try_from(digest.0 >> 122).expect("six bits fit");
-        lock(&self.shards[top % SHARDS])
+    fn shard(&self, digest: Digest) -> MutexGuard<'_, DigestMap<Waiting>> {
+        // The other end of the digest is what the shard's map goes by.
+        let low = usize::try_from(digest.0 & 0xff).expect("eight bits fit");
+        lock(&self.shards[low % SHARDS])
     }
 
     fn end(&self, digest: Digest, ended: &Ended) {

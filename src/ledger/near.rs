@@ -3,14 +3,13 @@
 //! changed, through whichever node, and everything where it may have missed that; what is cut off without a sign is noticed
 //! no sooner than its time to live.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderValue;
 
-use super::claim::{Digest, Fingerprint, Receipt};
+use super::claim::{Digest, DigestMap, Fingerprint, Receipt};
 use super::hot::Done;
 use crate::clock::monotonic;
 
@@ -35,8 +34,8 @@ pub(super) struct Near {
 
 #[derive(Debug, Default)]
 struct Shard {
-    young: HashMap<Digest, Entry>,
-    old: HashMap<Digest, Entry>,
+    young: DigestMap<Entry>,
+    old: DigestMap<Entry>,
     /// Bytes of the receipts in `young`.
     bytes: usize,
     /// The one remembered last: an app answers many events alike.
@@ -118,9 +117,10 @@ impl Near {
     }
 
     fn shard(&self, digest: Digest) -> MutexGuard<'_, Shard> {
-        let top = usize::try_from(digest.0 >> 124).expect("four bits fit");
+        // The other end of the digest is what the shard's map goes by.
+        let low = usize::try_from(digest.0 & 0xff).expect("eight bits fit");
         // A poisoned map is still a map: every change to it is one call.
-        self.shards[top % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[low % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,7 +10,7 @@ use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{sleep_until, timeout_at};
 
-use super::claim::{Digest, EventKey, Fingerprint, Layer, Receipt};
+use super::claim::{Digest, DigestSet, EventKey, Fingerprint, Layer, Receipt};
 use super::durable::{DurableError, Seen};
 use super::hot::{HotError, Long, Watched};
 use super::in_flight::{Bell, Ended, Place, Seat};
@@ -200,7 +200,7 @@ impl<'a> Vigil<'a> {
         self.items.iter().filter_map(|item| item.due).min().unwrap_or(self.first_look)
     }
 
-    fn rung(&mut self, digests: &std::collections::HashSet<Digest>) {
+    fn rung(&mut self, digests: &DigestSet) {
         let now = monotonic();
         for item in self.items.iter_mut().filter(|item| item.seat.is_some()) {
             if digests.contains(&item.ask.key.digest()) {

@@ -82,6 +82,26 @@ async fn a_node_that_cannot_hear_the_others_remembers_nothing() {
     assert_eq!(upstream.received(), 2);
 }
 
+/// After a flush a node answered from what it remembered itself, and Redis stayed without the event until that was over.
+#[tokio::test]
+async fn a_copy_after_a_flush_brings_the_event_back_to_redis() {
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&remembering(&stores)).start().await;
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "first");
+    assert_eq!(gateway.send(&order("a")).await.verdict(), "duplicate");
+    for _ in 0..3 {
+        stores.redis().flush().await;
+        // Redis tells of it, which takes as long as a message does.
+        eventually("the event in redis", async || {
+            assert_eq!(gateway.send(&order("a")).await.verdict(), "duplicate");
+            stores.redis().command(&["GET", "dedup:orders:a"]).await.text().starts_with("done ")
+        })
+        .await;
+    }
+    assert_eq!(upstream.received(), 1);
+}
+
 /// A person's change that Postgres took slowly, and whose asker went away meanwhile, was recorded; Redis never heard of it,
 /// and answered copies against it for its whole window.
 #[tokio::test]

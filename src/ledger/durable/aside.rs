@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::batch::{DigestMap, DigestSet};
 use super::error::{DurableError, Trouble, chain};
 use super::flight::{Part, apart, commit};
 use super::mailbox::Post;
@@ -17,6 +16,7 @@ use super::store::{Failure, Keeper, PROBE_EVERY};
 use super::taken::BATCH_ROWS_MAX;
 use super::write::{ROUNDS_MAX, Write};
 use crate::clock::monotonic;
+use crate::ledger::claim::{DigestMap, DigestSet};
 
 /// How long an event's writes go aside after one of them failed alone.
 const SUSPECT_FOR: Duration = Duration::from_secs(30);

@@ -1,34 +1,11 @@
 //! What one batch carries, and what came of it. In SQLite a batch is one transaction; in Postgres it is one statement,
 //! or a second one after that for the claims that met a row: each statement commits for itself. Pure.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 use super::row::Row;
 use super::{ClaimAsk, Seen, SettleAsk, Settled};
-use crate::ledger::claim::Digest;
-
-/// A set and a map by digest. A digest is half of a SHA-256: it needs no hashing again.
-pub(super) type DigestSet = HashSet<Digest, BuildHasherDefault<Half>>;
-pub(super) type DigestMap<T> = HashMap<Digest, T, BuildHasherDefault<Half>>;
-
-#[derive(Default)]
-pub(super) struct Half(u64);
-
-impl Hasher for Half {
-    fn write_u128(&mut self, digest: u128) {
-        self.0 = u64::try_from(digest >> 64).expect("64 bits are left");
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a digest is one number")
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
+use crate::ledger::claim::{Digest, DigestMap, DigestSet};
 
 /// Claims and settlements of one batch, each sorted by digest; no digest twice among both.
 #[derive(Debug, Default)]

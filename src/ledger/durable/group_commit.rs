@@ -12,7 +12,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::aside;
-use super::batch::DigestSet;
 use super::desk::Ask;
 use super::error::{DurableError, Trouble, chain};
 use super::flight::{Flight, Landed, Part};
@@ -23,6 +22,7 @@ use super::store::{Failure, Keeper, PROBE_EVERY};
 use super::taken::{BATCH_ROWS_MAX, Taken};
 use super::write::{Queues, ROUNDS_MAX, Write};
 use crate::clock::monotonic;
+use crate::ledger::claim::DigestSet;
 
 /// How often ready tasks may run before a batch leaves: they bring it more rows.
 const YIELDS: u32 = 2;

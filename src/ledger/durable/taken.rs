@@ -1,7 +1,7 @@
 //! A batch that fills: whole requests, and no event twice. Pure.
 
-use super::batch::DigestSet;
 use super::write::Write;
+use crate::ledger::claim::DigestSet;
 
 /// Most rows in one batch; one request with more of them goes alone.
 pub(super) const BATCH_ROWS_MAX: usize = 256;

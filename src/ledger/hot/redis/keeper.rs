@@ -4,11 +4,11 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use fred::clients::Client;
+use fred::clients::{Client, WithOptions};
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::interfaces::{ClientInterface, ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::Options;
-use fred::types::{ConnectHandle, Message};
+use fred::types::{ConnectHandle, CustomCommand, Message, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
@@ -29,6 +29,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long what a probe wrote stays where it can't be taken away, milliseconds.
 const PROBE_TTL: &[u8] = b"10000";
+/// Where Redis tells a client that tracks keys which of them changed; every one that does, of a flush.
+const INVALIDATED: &str = "__redis__:invalidate";
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_millis(500);
 /// So many failed probes of a connection that claims to be one make a new connection.
@@ -213,10 +215,29 @@ async fn hear(node: &Node, settled: &mpsc::Sender<Digest>) -> Result<(), Cause> 
 async fn subscribe(node: &Node, client: &Client) -> Result<(), Cause> {
     // A reconnection is told before the client says that it is connected: this one waits for it.
     let options = Options { timeout: Some(PROBE_TIMEOUT), max_attempts: Some(1), ..Options::default() };
-    client.with_options(&options).subscribe(node.channel.as_str()).await
+    let client = client.with_options(&options);
+    if !node.target.is_cluster()
+        && let Err(cause) = follow_flushes(&client).await
+    {
+        tracing::debug!(error = %cause, "redis will not tell of a flush");
+    }
+    client.subscribe(vec![node.channel.as_str(), INVALIDATED]).await
+}
+
+/// Has this connection told when all keys are dropped at once; until then a node answers from what it remembers, and Redis
+/// stays empty. It is told to whoever tracks keys, of which this one reads none.
+async fn follow_flushes(client: &WithOptions<Client>) -> Result<(), Cause> {
+    let own: i64 = client.client_id().await?;
+    let words = ["TRACKING", "ON", "REDIRECT", &own.to_string(), "OPTIN"].map(Value::from).to_vec();
+    client.custom::<Value, _>(CustomCommand::new_static("CLIENT", None, false), words).await.map(drop)
 }
 
 fn pass_on(node: &Node, settled: &mpsc::Sender<Digest>, message: &Message) {
+    if message.channel == INVALIDATED {
+        // No key is tracked: all of them are meant. What this node knows, the next copies shall bring back to Redis.
+        tracing::info!("redis was flushed");
+        return node.hearing.missed();
+    }
     let digest = message.value.as_str().and_then(|hex| u128::from_str_radix(&hex, 16).ok());
     if digest.is_none_or(|digest| settled.try_send(Digest(digest)).is_err()) {
         missed(node);
