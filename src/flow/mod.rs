@@ -63,6 +63,7 @@ pub struct Flow {
     tunnels: Tunnels,
     /// What all bodies of the process share.
     rooms: Rooms,
+    passed: metrics::Passed,
 }
 
 /// A request of a dedup route that has arrived whole.
@@ -99,7 +100,7 @@ impl Flow {
         tunnels: Tunnels,
         rooms: Rooms,
     ) -> Arc<Self> {
-        Arc::new(Self { ledger, upstream, live, clock, tunnels, rooms })
+        Arc::new(Self { ledger, upstream, live, clock, tunnels, rooms, passed: metrics::Passed::new() })
     }
 
     /// What the bodies of all requests take now, bytes.
@@ -174,7 +175,7 @@ impl Flow {
         let request = (read, request);
         let passing = pass::pass(&self.upstream, target, request, &caller, &mut trace, &self.tunnels, slot);
         let answer = Box::pin(passing).await;
-        metrics::passed(answer.status());
+        self.passed.answered(answer.status());
         trace.passed(target, answer)
     }
 

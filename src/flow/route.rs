@@ -79,6 +79,9 @@ impl RouteTable {
 
     /// The route whose event this would be if its path were spelled as the route has it.
     pub fn find_misspelled(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
+        if self.hosts.is_empty() && self.any_host.entries.is_empty() {
+            return None;
+        }
         let path = canonical(path);
         let own = self.own(host).and_then(|paths| paths.find_canonical(method, &path));
         own.or_else(|| self.any_host.find_canonical(method, &path))

@@ -8,12 +8,14 @@ use percent_encoding::percent_decode_str;
 /// The one spelling of all those that some app takes for the same: decoded, in lower case, without empty or dot
 /// segments, path parameters (`;v=1`) and the slash at the end.
 pub(super) fn canonical(path: &str) -> Cow<'_, str> {
-    let odd = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'%' | b';' | b'\\');
-    let plain = !path.bytes().any(odd)
-        && !path.contains("//")
-        && !path.contains("/.")
-        && (path == "/" || !path.ends_with('/'));
-    if plain {
+    let odd = |before: u8, byte: u8| {
+        byte.is_ascii_uppercase()
+            || matches!(byte, b'%' | b';' | b'\\')
+            || before == b'/' && matches!(byte, b'/' | b'.')
+    };
+    let befores = std::iter::once(0).chain(path.bytes());
+    let plain = !befores.zip(path.bytes()).any(|(before, byte)| odd(before, byte));
+    if plain && (path == "/" || !path.ends_with('/')) {
         return Cow::Borrowed(path);
     }
     let mut decoded = percent_decode_str(path).decode_utf8_lossy().replace('\\', "/");

@@ -22,7 +22,7 @@ pub use certificates::{Certificates, Handshake, Handshakes, Orders};
 pub use exemplars::Exemplars;
 pub use limits::{Connections, WaitingWrites};
 pub use openmetrics::{OPENMETRICS, openmetrics, prefers_openmetrics};
-pub use passed::passed;
+pub use passed::Passed;
 pub use reloads::Reloads;
 pub use spans::Spans;
 

@@ -1,17 +1,29 @@
 //! Counts what passes through without dedup.
 
-use metrics::counter;
+use metrics::{Counter, counter};
 
 use super::PASSED;
 
-/// Counts a request that was passed through without dedup.
-pub fn passed(status: http::StatusCode) {
-    let class = match status.as_u16() {
-        100..200 => "1xx",
-        200..300 => "2xx",
-        300..400 => "3xx",
-        400..500 => "4xx",
-        _ => "5xx",
-    };
-    counter!(PASSED, "answer" => class).increment(1);
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Requests that were passed through without dedup, by the class of their answers.
+#[derive(Clone, Debug)]
+pub struct Passed([Counter; CLASSES.len()]);
+
+impl Passed {
+    pub fn new() -> Self {
+        Self(CLASSES.map(|class| counter!(PASSED, "answer" => class)))
+    }
+
+    /// One was answered with this status.
+    pub fn answered(&self, status: http::StatusCode) {
+        let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES.len());
+        self.0[class - 1].increment(1);
+    }
+}
+
+impl Default for Passed {
+    fn default() -> Self {
+        Self::new()
+    }
 }

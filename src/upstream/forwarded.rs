@@ -23,17 +23,20 @@ pub(super) const CLAIMS: [HeaderName; 8] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// What the app is told about who asks.
-pub(super) fn put_right(headers: &mut HeaderMap, caller: &Caller) {
-    if !caller.trusted {
+/// What the app is told about who asks. `claimed`: at least one of [`CLAIMS`] is there.
+pub(super) fn put_right(headers: &mut HeaderMap, caller: &Caller, claimed: bool) {
+    if claimed && !caller.trusted {
         drop_all(headers, &CLAIMS);
     }
+    let claimed = claimed && caller.trusted;
     forwarded_for(headers, caller);
-    forwarded(headers, caller);
-    if !headers.contains_key(FORWARDED_PROTO) {
+    if claimed {
+        forwarded(headers, caller);
+    }
+    if !claimed || !headers.contains_key(FORWARDED_PROTO) {
         headers.insert(FORWARDED_PROTO, HeaderValue::from_static(caller.scheme()));
     }
-    if !headers.contains_key(FORWARDED_HOST)
+    if (!claimed || !headers.contains_key(FORWARDED_HOST))
         && let Some(host) = headers.get(HOST).cloned()
     {
         headers.insert(FORWARDED_HOST, host);

@@ -53,24 +53,66 @@ impl Caller {
 
 /// Makes a sender's request headers fit for the app: hop-by-hop fields go, what proxies say is put right.
 pub fn to_app(headers: &mut HeaderMap, version: http::Version, caller: &Caller) {
-    let trailers = wants_trailers(headers);
-    drop_hop_by_hop(headers);
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+    let found = Found::among(headers);
+    if found.hop {
+        let trailers = wants_trailers(headers);
+        drop_hop_by_hop(headers);
+        if trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
     }
-    if headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+    if found.expect
+        && headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    {
         headers.remove(EXPECT); // answered by our own listener
     }
-    drop_reserved(headers);
-    drop_lookalikes(headers);
+    if found.reserved {
+        drop_reserved(headers);
+    }
+    if found.underscore {
+        drop_lookalikes(headers);
+    }
     if version == http::Version::HTTP_2 {
         join_cookies(headers);
     }
-    forwarded::put_right(headers, caller);
+    forwarded::put_right(headers, caller, found.claim);
+}
+
+/// What a walk over the few headers of a message finds: hashing the name of each that might be there costs more.
+#[derive(Default)]
+struct Found {
+    /// `Connection`, or something that is meant for one hop.
+    hop: bool,
+    expect: bool,
+    reserved: bool,
+    underscore: bool,
+    /// What only a proxy may say.
+    claim: bool,
+}
+
+impl Found {
+    fn among(headers: &HeaderMap) -> Self {
+        let mut found = Self::default();
+        for name in headers.keys() {
+            match name.as_str().as_bytes() {
+                b"host" | b"user-agent" | b"accept" | b"content-type" | b"content-length" => {}
+                b"connection" => found.hop = true,
+                b"expect" => found.expect = true,
+                _ if *name == REPLAYED || name.as_str().starts_with(OURS) => found.reserved = true,
+                _ if HOP_BY_HOP.contains(name) => found.hop = true,
+                _ if CLAIMS.contains(name) => found.claim = true,
+                text => found.underscore |= text.contains(&b'_'),
+            }
+        }
+        found
+    }
 }
 
 /// Makes an app's answer headers fit for the sender.
 pub fn to_sender(headers: &mut HeaderMap) {
+    if !Found::among(headers).hop {
+        return;
+    }
     if headers.contains_key(TRANSFER_ENCODING) {
         // It overrides the length, which says nothing then (RFC 9112, 6.3): passed on, it would lie about the body.
         headers.remove(CONTENT_LENGTH);

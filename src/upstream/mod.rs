@@ -11,7 +11,6 @@ mod outcome;
 mod pool;
 mod url;
 
-use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -46,17 +45,37 @@ const TRIES_MAX: usize = 3;
 /// One worker's connections to every app. Made on the worker's runtime.
 pub struct Upstream {
     connector: Connector,
-    pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
+    /// Few, and looked through for each request: that costs less than hashing what tells them apart.
+    pools: Mutex<Vec<(PoolKey, Arc<Pool>)>>,
 }
 
 /// What makes two targets share connections; their prefixes may differ.
-#[derive(Clone, PartialEq, Eq, Hash)]
 struct PoolKey {
     authority: http::uri::Authority,
     secure: bool,
     http2: bool,
     files: Option<Arc<AppFiles>>,
     server_name: Option<Arc<str>>,
+}
+
+impl PoolKey {
+    fn of(target: &Target) -> Self {
+        Self {
+            authority: target.authority.clone(),
+            secure: target.is_secure(),
+            http2: target.http2,
+            files: target.files.clone(),
+            server_name: target.server_name.clone(),
+        }
+    }
+
+    fn is_of(&self, target: &Target) -> bool {
+        self.authority == target.authority
+            && self.secure == target.is_secure()
+            && self.http2 == target.http2
+            && self.files == target.files
+            && self.server_name == target.server_name
+    }
 }
 
 /// A request that got no answer, and what is known about it.
@@ -164,7 +183,7 @@ impl Upstream {
 
     /// Lets go of idle connections, before a stop.
     pub fn close(&self) {
-        for pool in self.pools.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for (_, pool) in &*self.pools.lock().unwrap_or_else(PoisonError::into_inner) {
             pool.clear();
         }
     }
@@ -243,15 +262,13 @@ impl Upstream {
     }
 
     fn pool(&self, target: &Target) -> Arc<Pool> {
-        let key = PoolKey {
-            authority: target.authority.clone(),
-            secure: target.is_secure(),
-            http2: target.http2,
-            files: target.files.clone(),
-            server_name: target.server_name.clone(),
-        };
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(pools.entry(key).or_default())
+        if let Some((_, pool)) = pools.iter().find(|(key, _)| key.is_of(target)) {
+            return Arc::clone(pool);
+        }
+        let pool = Arc::<Pool>::default();
+        pools.push((PoolKey::of(target), Arc::clone(&pool)));
+        pool
     }
 }
 
