@@ -13,12 +13,11 @@ use super::claim::{Digest, DigestMap, Fingerprint, Receipt};
 use super::hot::Done;
 use crate::clock::monotonic;
 
-/// A power of two: bits of a digest pick the shard.
+/// A power of two, 256 at most: bits of a digest pick the shard.
 const SHARDS: usize = 16;
-/// Events that are remembered at most, in two generations: about 7 MiB where receipts are alike.
-const EVENTS_MAX: usize = 65_536;
-const GENERATION_MAX: usize = EVENTS_MAX / SHARDS / 2;
-/// Bytes of receipts that are kept at most, likewise.
+/// Events that a shard remembers at most in each of its two generations: as many as a map of 2,048 buckets takes.
+const GENERATION_MAX: usize = 1792;
+/// Bytes of receipts that are kept at most, in two generations.
 const BYTES_MAX: usize = 8 << 20;
 const GENERATION_BYTES_MAX: usize = BYTES_MAX / SHARDS / 2;
 /// Longest receipt that is kept here, bytes of headers and body.
@@ -30,8 +29,14 @@ pub(super) struct Near {
     shards: [Mutex<Shard>; SHARDS],
     /// Longest time that an event is remembered; zero remembers nothing.
     ttl: Duration,
+    /// From when moments are counted.
+    start: Instant,
 }
 
+/// Milliseconds since the start: an instant would make an entry a third larger.
+type Moment = u64;
+
+/// At most 57,344 events in all shards: about 4 MiB where receipts are alike.
 #[derive(Debug, Default)]
 struct Shard {
     young: DigestMap<Entry>,
@@ -46,7 +51,7 @@ struct Shard {
 enum Entry {
     Known(Known),
     /// A person changed the event then: what was asked of the stores before may be the state before that.
-    Forgotten(Instant),
+    Forgotten(Moment),
 }
 
 /// From when something is known: what was said while other nodes were heard, and when the stores were asked.
@@ -60,14 +65,14 @@ pub(super) struct Since {
 struct Known {
     receipt: Arc<Receipt>,
     fingerprint: Fingerprint,
-    until: Instant,
+    until: Moment,
     /// During which unbroken hearing of other nodes it was learned.
     hearing: u64,
 }
 
 impl Near {
     pub(super) fn new(ttl: Duration) -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), ttl }
+        Self { shards: std::array::from_fn(|_| Mutex::default()), ttl, start: monotonic() }
     }
 
     /// What is known of a done event. `hearing` names the present unbroken hearing of what other nodes tell; during
@@ -76,7 +81,7 @@ impl Near {
         let hearing = hearing.filter(|_| !self.ttl.is_zero())?;
         let shard = self.shard(digest);
         let Entry::Known(known) = shard.entry(digest)? else { return None };
-        let holds = known.hearing == hearing && monotonic() < known.until;
+        let holds = known.hearing == hearing && self.moment(monotonic()) < known.until;
         holds.then(|| (Arc::clone(&known.receipt), known.fingerprint))
     }
 
@@ -92,7 +97,7 @@ impl Near {
         }
         let mut shard = self.shard(digest);
         if let Some(Entry::Forgotten(at)) = shard.entry(digest)
-            && *at >= since.asked
+            && *at >= self.moment(since.asked)
         {
             return;
         }
@@ -105,15 +110,20 @@ impl Near {
                 receipt
             }
         };
-        let known = Known { receipt, fingerprint: done.fingerprint, until: monotonic() + ttl, hearing };
+        let known =
+            Known { receipt, fingerprint: done.fingerprint, until: self.moment(monotonic() + ttl), hearing };
         shard.put(digest, Entry::Known(known));
     }
 
     /// A person changed the event, or it may be that one did.
     pub(super) fn forget(&self, digest: Digest) {
         if !self.ttl.is_zero() {
-            self.shard(digest).put(digest, Entry::Forgotten(monotonic()));
+            self.shard(digest).put(digest, Entry::Forgotten(self.moment(monotonic())));
         }
+    }
+
+    fn moment(&self, at: Instant) -> Moment {
+        Moment::try_from(at.saturating_duration_since(self.start).as_millis()).unwrap_or(Moment::MAX)
     }
 
     fn shard(&self, digest: Digest) -> MutexGuard<'_, Shard> {
@@ -192,7 +202,7 @@ mod tests {
         near.remember(Digest(6), &done(b"other"), WINDOW, before);
         assert!(near.known(Digest(6), Some(1)).is_some());
         let mut after = since(Some(1));
-        after.asked += Duration::from_nanos(1);
+        after.asked += Duration::from_millis(1);
         near.remember(Digest(5), &done(b"new"), WINDOW, after);
         assert_eq!(near.known(Digest(5), Some(1)), Some((Arc::new(receipt(b"new")), Fingerprint(3))));
     }
@@ -226,23 +236,26 @@ mod tests {
     #[test]
     fn the_latest_events_are_kept_and_no_more_than_the_bound() {
         let near = Near::new(WINDOW);
-        let events = 3 * EVENTS_MAX as u128;
-        let digest = |event: u128| Digest((event % 16) << 124 | event);
+        let most = 2 * GENERATION_MAX * SHARDS;
+        let events = 3 * most as u128;
+        let digest = |event: u128| Digest(event.wrapping_mul(0x9e37_79b9_7f4a_7c15) << 64 | event);
         for event in 0..events {
             near.remember(digest(event), &done(b"a"), WINDOW, since(Some(1)));
         }
         let known = |events: std::ops::Range<u128>| {
             events.filter(|event| near.known(digest(*event), Some(1)).is_some()).count()
         };
-        let half = EVENTS_MAX as u128 / 2;
-        assert_eq!(known(events - half..events), EVENTS_MAX / 2);
-        assert!(known(0..events) <= EVENTS_MAX);
+        let half = most as u128 / 2;
+        assert_eq!(known(events - half..events), most / 2);
+        assert!(known(0..events) <= most);
+        let buckets = near.shards.iter().map(|shard| shard.lock().unwrap().young.capacity()).max();
+        assert!(buckets.is_some_and(|capacity| capacity <= GENERATION_MAX), "{buckets:?}");
     }
 
     #[test]
     fn receipts_that_differ_are_kept_apart_and_within_their_bytes() {
         let near = Near::new(WINDOW);
-        let digest = |event: u128| Digest((event % 16) << 124 | event);
+        let digest = |event: u128| Digest(event.wrapping_mul(0x9e37_79b9_7f4a_7c15) << 64 | event);
         let made = |event: u128| done(format!("{event:0>1000}").as_bytes());
         let events = 2 * BYTES_MAX as u128 / 1000;
         for event in 0..events {

@@ -2,20 +2,23 @@
 //! good order when the gateway stops.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::pin;
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::server::conn::http1;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::TaskTracker;
 
 use super::admit::{Inadmissible, admit};
-use super::watch::{Advice, Room, UnderWay, Watch};
+use super::watch::{Advice, Room, UnderWay, Watch, Watched};
 use super::{Handler, Listening, Peer};
 use crate::upstream::Body;
 
@@ -25,7 +28,41 @@ const HEADER_BYTES_MIN: usize = 8 * 1024;
 /// Requests that one HTTP/2 connection may have under way.
 const STREAMS_MAX: u32 = 256;
 
-/// Serves a connection until either side ends it. The stream tells the watch what moves.
+/// Serves a connection in the clear. What it speaks is seen without taking it: whoever takes the first bytes to find out
+/// leaves hyper with a buffer of twice the size, and a layer for each later byte to go through.
+pub(super) async fn begin<H: Handler>(
+    stream: Watched,
+    watch: Arc<Watch>,
+    peer: Peer,
+    handler: H,
+    listening: Arc<Listening>,
+) {
+    let due = watch.first_head_due(&listening.limits);
+    let http1 = tokio::select! {
+        biased;
+        http1 = stream.begins_http1() => http1,
+        () = has_lingered(&listening) => return,
+        () = listening.slots.wanted() => return,
+        () = tokio::time::sleep_until(due.into()) => {
+            tracing::debug!(peer = %peer.address, "a connection was dropped: nothing came");
+            return;
+        }
+    };
+    if !http1 {
+        return drive(stream, watch, peer, handler, listening).await;
+    }
+    let service = service(&watch, &peer, &handler);
+    let connection = http1_builder(&listening).serve_connection(TokioIo::new(stream), service);
+    attend(pin!(connection.with_upgrades()), &watch, &peer, &listening).await;
+}
+
+/// A stop leaves who has not asked yet the time that it leaves an idle connection.
+pub(super) async fn has_lingered(listening: &Listening) {
+    listening.shutdown.cancelled().await;
+    tokio::time::sleep(listening.idle_linger).await;
+}
+
+/// Serves a connection of either version until either side ends it. The stream tells the watch what moves.
 pub(super) async fn drive<S, H>(
     stream: S,
     watch: Arc<Watch>,
@@ -36,20 +73,57 @@ pub(super) async fn drive<S, H>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let io = TokioIo::new(stream);
-    let service = {
-        let (watch, handler, peer) = (Arc::clone(&watch), handler, peer.clone());
-        service_fn(move |request| answer(request, &handler, &peer, &watch))
-    };
     let builder = builder(&listening);
-    let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+    let service = service(&watch, &peer, &handler);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    attend(pin!(connection), &watch, &peer, &listening).await;
+}
+
+/// What the two kinds of connections have in common.
+trait Served {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Box<dyn Error + Send + Sync>>>;
+
+    /// No request after the one under way.
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<S, H> Served for http1::UpgradeableConnection<TokioIo<S>, H>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: HttpService<Incoming, ResBody = Body, Error = Infallible>,
+{
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Box<dyn Error + Send + Sync>>> {
+        Future::poll(self, cx).map_err(Into::into)
+    }
+
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<S, H> Served for auto::UpgradeableConnection<'_, TokioIo<S>, H, Tasks>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: hyper::service::Service<http::Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    H::Future: Send + 'static,
+{
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Box<dyn Error + Send + Sync>>> {
+        Future::poll(self, cx)
+    }
+
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+async fn attend<C: Served>(mut connection: Pin<&mut C>, watch: &Watch, peer: &Peer, listening: &Listening) {
     let mut clock = pin!(tokio::time::sleep_until(watch.first_head_due(&listening.limits).into()));
     let mut stopping = pin!(listening.shutdown.cancelled());
     let mut stopped = None;
     loop {
         tokio::select! {
             biased;
-            result = &mut connection => {
+            result = poll_fn(|cx| connection.as_mut().poll(cx)) => {
                 if let Err(error) = result {
                     tracing::debug!(error, peer = %peer.address, "a connection ended early");
                 }
@@ -63,7 +137,7 @@ pub(super) async fn drive<S, H>(
                         clock.as_mut().reset(at.min(leaves).into());
                     }
                     (Advice::LookAgain(_) | Advice::Finish, _) => {
-                        connection.as_mut().graceful_shutdown();
+                        connection.as_mut().finish();
                         let last_look = crate::clock::monotonic() + listening.limits.header_timeout;
                         clock.as_mut().reset(last_look.into());
                     }
@@ -75,7 +149,7 @@ pub(super) async fn drive<S, H>(
             }
             () = listening.slots.wanted() => match watch.room() {
                 Room::None => {}
-                Room::Idle => connection.as_mut().graceful_shutdown(),
+                Room::Idle => connection.as_mut().finish(),
                 Room::Fresh => {
                     tracing::debug!(peer = %peer.address, "a connection without a request made room");
                     return;
@@ -88,6 +162,28 @@ pub(super) async fn drive<S, H>(
             }
         }
     }
+}
+
+fn service<H: Handler>(
+    watch: &Arc<Watch>,
+    peer: &Peer,
+    handler: &H,
+) -> impl HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + 'static>
++ hyper::service::Service<
+    http::Request<Incoming>,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future: Send + 'static,
+> + use<H> {
+    let (watch, handler, peer) = (Arc::clone(watch), handler.clone(), peer.clone());
+    service_fn(move |request| answer(request, &handler, &peer, &watch))
+}
+
+fn http1_builder(listening: &Listening) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    let header_bytes_max = listening.limits.header_bytes_max.max(HEADER_BYTES_MIN);
+    builder.half_close(true).header_read_timeout(None).max_buf_size(header_bytes_max);
+    builder
 }
 
 fn builder(listening: &Listening) -> auto::Builder<Tasks> {

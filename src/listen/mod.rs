@@ -136,7 +136,7 @@ fn start<H: Handler>(
     let watch = Watch::new();
     let watched = Watched::new(stream, Arc::clone(&watch));
     match listening.tls.acceptor() {
-        None => listening.tracker.spawn(connection::drive(watched, watch, peer, handler, ours)),
+        None => listening.tracker.spawn(connection::begin(watched, watch, peer, handler, ours)),
         Some(acceptor) => {
             peer.secure = true;
             listening.tracker.spawn(secure::drive(watched, watch, acceptor, peer, handler, ours))

@@ -38,7 +38,7 @@ pub(super) async fn drive<H: Handler>(
     let due = watch.first_head_due(&listening.limits);
     let begun = tokio::select! {
         biased;
-        () = has_lingered(&listening) => return,
+        () = connection::has_lingered(&listening) => return,
         () = listening.slots.wanted() => return,
         begun = begin(stream, acceptor, &listening) => begun,
         () = tokio::time::sleep_until(due.into()) => {
@@ -66,12 +66,6 @@ pub(super) async fn drive<H: Handler>(
         }
         Err(error) => tracing::debug!(%error, peer = %peer.address, "a TLS handshake failed"),
     }
-}
-
-/// A stop leaves the handshake the time that it leaves an idle connection.
-async fn has_lingered(listening: &Listening) {
-    listening.shutdown.cancelled().await;
-    tokio::time::sleep(listening.idle_linger).await;
 }
 
 async fn begin(stream: Watched, acceptor: Acceptor, listening: &Listening) -> io::Result<Begun> {

@@ -223,6 +223,13 @@ impl Watched {
         }
     }
 
+    /// Whether what comes begins as no HTTP/2 can, left where it is; waits for the first bytes. Where they tell nothing yet,
+    /// it isn't said to.
+    pub(super) async fn begins_http1(&self) -> bool {
+        let mut first = [0; 3];
+        matches!(self.stream.peek(&mut first).await, Ok(3) if first != *b"PRI")
+    }
+
     /// Reads and forgets until the peer has ended, or long enough.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let linger = self

@@ -1,5 +1,6 @@
 //! The one body type of requests to the app and of answers to senders: bytes in hand, or a stream whose pauses
-//! are bounded. Not boxed: the variants are few and known.
+//! are bounded. The variants are few and known; the stream is boxed, since room for 32 requests with their bodies is kept
+//! twice for each connection to an app.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -35,7 +36,7 @@ enum Kind {
     /// Empty, without saying so beforehand.
     Absent,
     Full(Bytes),
-    Stream(Stream),
+    Stream(Box<Stream>),
 }
 
 /// Why a streamed body ended early.
@@ -97,7 +98,14 @@ impl Body {
             return Self::empty(); // a lease given back here is ready as soon as hyper is
         }
         Self {
-            kind: Kind::Stream(Stream { read, incoming, idle, pause: None, progress, _lease: lease }),
+            kind: Kind::Stream(Box::new(Stream {
+                read,
+                incoming,
+                idle,
+                pause: None,
+                progress,
+                _lease: lease,
+            })),
             held: None,
         }
     }
