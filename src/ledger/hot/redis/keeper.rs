@@ -216,12 +216,19 @@ async fn subscribe(node: &Node, client: &Client) -> Result<(), Cause> {
     // A reconnection is told before the client says that it is connected: this one waits for it.
     let options = Options { timeout: Some(PROBE_TIMEOUT), max_attempts: Some(1), ..Options::default() };
     let client = client.with_options(&options);
-    if !node.target.is_cluster()
-        && let Err(cause) = follow_flushes(&client).await
-    {
-        tracing::debug!(error = %cause, "redis will not tell of a flush");
+    // Before the subscription, after which nothing else can be asked on this connection.
+    let followed =
+        if node.target.is_cluster() { Ok(false) } else { follow_flushes(&client).await.map(|()| true) };
+    client.subscribe(node.channel.as_str()).await?;
+    let told = match followed {
+        Ok(true) => client.subscribe(INVALIDATED).await,
+        Ok(false) => Ok(()),
+        Err(cause) => Err(cause),
+    };
+    if let Err(cause) = told {
+        tracing::debug!(error = %cause, "redis does not tell of a flush");
     }
-    client.subscribe(vec![node.channel.as_str(), INVALIDATED]).await
+    Ok(())
 }
 
 /// Has this connection told when all keys are dropped at once; until then a node answers from what it remembers, and Redis
