@@ -34,11 +34,17 @@ pub(super) fn items(
     }
     let texts: Vec<String> =
         parts.iter().map(|part| part.text().map(str::to_owned)).collect::<Option<_>>()?;
-    match ItemRules::from_key(&texts) {
+    let presets = provider.map(|provider| &provider.rules);
+    let compile = |texts: &[String]| match presets {
+        Some(presets) => presets.under_key(texts),
+        None => ItemRules::from_key(texts),
+    };
+    match compile(&texts) {
         Ok(rules) => {
+            warn_of_grouped(route, provider, &rules);
             for (part, text) in parts.iter().zip(&texts) {
                 // A literal by itself is no key, and reads nothing.
-                let alone = ItemRules::from_key(std::slice::from_ref(text)).ok();
+                let alone = compile(std::slice::from_ref(text)).ok();
                 if let Some(fault) = alone.and_then(|rules| lacking(&rules, path)) {
                     part.report(fault);
                 }
@@ -46,15 +52,31 @@ pub(super) fn items(
             Some(rules)
         }
         Err(error) => {
-            let mend = "a part is a literal, $.json.path, header:NAME, query:NAME, path:NAME or form:NAME";
+            let mend = "a part is a literal, $.json.path, header:NAME, query:NAME, path:NAME or form:NAME; of one item \
+                        of a provider's batch, @.json.path";
             // The part that is wrong on its own, if one is; else the list is wrong as a whole.
             let alone = parts.iter().zip(&texts).find_map(|(part, text)| {
-                ItemRules::from_key(std::slice::from_ref(text)).err().map(|error| (part, error))
+                compile(std::slice::from_ref(text)).err().map(|error| (part, error))
             });
             let (place, error) = alone.unwrap_or((&field, error));
             place.fail(error.to_string(), mend);
             None
         }
+    }
+}
+
+/// Warns of a key of the whole delivery where the provider puts several events into one.
+fn warn_of_grouped(route: &Section<'_>, provider: Option<&Provider>, own: &ItemRules) {
+    if let Some(provider) = provider.filter(|provider| provider.rules.groups_events())
+        && !own.groups_events()
+    {
+        let text = format!(
+            "is of the whole delivery, and {} puts several events into one: they are then one event, nothing is cut out, \
+             and what is new beside a key that was seen before is swallowed; begin the parts that name an event with @, \
+             as in @.id, and each has a key of its own",
+            provider.name
+        );
+        route.warn("key", text);
     }
 }
 

@@ -129,11 +129,12 @@ impl Handshake {
             Values::Nothing => (None, String::new()),
             Values::Text(value) => (Some(TEXT.to_owned()), value.of(&values.next()?, secret)?),
             Values::Json(members) => {
-                let mut object = serde_json::Map::new();
+                let mut written = Vec::with_capacity(members.len());
                 for (name, value) in members {
-                    object.insert(name.clone(), value.of(&values.next()?, secret)?.into());
+                    let value = value.of(&values.next()?, secret)?;
+                    written.push(format!("{}:{}", json_text(name), json_text(&value)));
                 }
-                (Some(JSON.to_owned()), serde_json::Value::Object(object).to_string())
+                (Some(JSON.to_owned()), format!("{{{}}}", written.join(",")))
             }
         };
         Some(Answer { status: reply.status, content_type, body })
@@ -177,6 +178,10 @@ impl Value {
             }
         }
     }
+}
+
+fn json_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// The `[[handshake]]` table as it is written.
@@ -249,7 +254,10 @@ impl ReplyText {
             (Some(text), true) => Values::Text(read_value(&text, key)?),
             (None, false) => {
                 let mut members = Vec::new();
-                for (name, text) in self.json {
+                // The answer's members stand as they are written in the file.
+                let mut json: Vec<_> = self.json.into_iter().collect();
+                json.sort_by_key(|(_, text)| text.span().start);
+                for (name, text) in json {
                     let value = read_value(&text, key)?;
                     members.push((name, value));
                 }

@@ -11,6 +11,7 @@ mod form;
 mod handshake;
 mod items;
 mod json;
+mod own_key;
 mod part;
 mod path;
 mod read;
@@ -30,8 +31,9 @@ pub use describe::{DescribedCondition, DescribedItem, Wanted};
 pub use fields::{Field, Fields, Stands};
 pub use handshake::{Handshake, Needs};
 pub use items::{Item, Items, Keyless, Part};
+pub use own_key::KeyRuleError;
 pub use redact::{HIDDEN, Redactor, Withheld};
-pub use rules::{ItemRules, KeyRuleError};
+pub use rules::ItemRules;
 pub use schema::{Answer, Notes, Provider, Redact, SchemaError};
 pub use signature::{
     BadKey, BadSignature, CannotPrepare, CannotSign, Described, Resign, Signature, Verifier,

@@ -13,19 +13,6 @@ use super::trie::{Hop, Trie};
 #[derive(Clone, Debug)]
 pub struct ItemRules(pub(super) Arc<Compiled>);
 
-/// Where senders of forms put JSON, if they do: a route's own `$` paths read it there.
-const JSON_FIELD: &str = "payload";
-
-/// A route's `key` that can't be compiled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("key part {position} (\"{text}\"): {why}")]
-pub struct KeyRuleError {
-    /// Which part, from 1; 0 for the key as a whole.
-    pub position: usize,
-    pub text: String,
-    pub why: String,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Compiled {
     pub(super) rules: Vec<Rule>,
@@ -115,33 +102,6 @@ pub(super) enum FaultAt {
 }
 
 impl ItemRules {
-    /// The rules of a route's own `key`: one item, the whole delivery.
-    pub fn from_key(key: &[String]) -> Result<Self, KeyRuleError> {
-        let mut parts = Vec::new();
-        let whole = |why: &str| KeyRuleError { position: 0, text: key.join(", "), why: why.into() };
-        for (index, text) in key.iter().enumerate() {
-            let fault = |why| KeyRuleError { position: index + 1, text: text.clone(), why };
-            parts.push((text.clone(), PartText::parse(text).map_err(fault)?));
-        }
-        if parts.is_empty() {
-            return Err(whole("a key needs at least one part"));
-        }
-        if !parts.iter().any(|(_, part)| part.reads()) {
-            return Err(whole(
-                "a key of literals alone is the same for every event; add a part that tells them apart",
-            ));
-        }
-        let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: Vec::new(), key: Some(parts) };
-        let compiled =
-            Compiled::new(vec![rule], &[], Some(JSON_FIELD.into())).map_err(|fault| match fault.at {
-                FaultAt::Part(index) => {
-                    KeyRuleError { position: index + 1, text: key[index].clone(), why: fault.why }
-                }
-                FaultAt::Path | FaultAt::When(_) => whole(&fault.why),
-            })?;
-        Ok(Self(Arc::new(compiled)))
-    }
-
     /// The headers that key parts may come from although the signature of a delivery that they name may not cover them.
     pub fn headers_open_under(&self, signature: &Signature) -> Vec<HeaderName> {
         let mut open = Vec::new();
@@ -224,6 +184,11 @@ impl PartText {
     pub(super) fn reads(&self) -> bool {
         self.alternatives.iter().any(|selector| !matches!(selector, Selector::Literal(_)))
     }
+
+    /// Whether it is read in an item.
+    pub(super) fn is_relative(&self) -> bool {
+        self.alternatives.iter().any(|selector| matches!(selector, Selector::Relative(_)))
+    }
 }
 
 /// Reads an item's `path`: `$…`, or `xml:/…`.
@@ -247,13 +212,41 @@ impl Compiled {
         envelopes: &[(Format, Vec<Step>)],
         json_in_form: Option<Box<str>>,
     ) -> Result<Self, RuleFault> {
-        let mut compiled = Self { json_in_form, ..Self::default() };
-        compiled.plant(&texts, envelopes)?;
+        Self { json_in_form, ..Self::default() }.with(texts, envelopes)
+    }
+
+    /// These rules' items, envelopes and conditions under another key: what a condition tells to have no key by nature
+    /// keeps none.
+    pub(super) fn rekeyed(&self, key: &[(String, PartText)]) -> Result<Self, RuleFault> {
+        let texts = self.rules.iter().map(|rule| {
+            let conditions = rule.looks_at.iter().zip(&rule.when);
+            let when: Vec<_> = conditions
+                .filter_map(|(text, (_, test))| {
+                    let (selector, _) = Selector::parse(text).ok()?;
+                    Some((text.clone(), selector, test.clone()))
+                })
+                .collect();
+            let keeps_none = rule.parts.is_none() && !when.is_empty();
+            let key = (!keeps_none).then(|| key.to_vec());
+            RuleText { format: rule.format, steps: rule.steps.to_vec(), when, key }
+        });
+        let bare = Self {
+            rules: Vec::new(),
+            json: self.json.clone(),
+            xml: self.xml.clone(),
+            json_in_form: self.json_in_form.clone(),
+            reads_form: self.reads_form,
+        };
+        bare.with(texts.collect(), &[])
+    }
+
+    fn with(mut self, texts: Vec<RuleText>, envelopes: &[(Format, Vec<Step>)]) -> Result<Self, RuleFault> {
+        self.plant(&texts, envelopes)?;
         for (index, text) in texts.into_iter().enumerate() {
-            let rule = compiled.rule(text).map_err(|(at, why)| RuleFault { rule: index, at, why })?;
-            compiled.rules.push(rule);
+            let rule = self.rule(text).map_err(|(at, why)| RuleFault { rule: index, at, why })?;
+            self.rules.push(rule);
         }
-        Ok(compiled)
+        Ok(self)
     }
 
     pub(super) fn reads_body(&self) -> bool {

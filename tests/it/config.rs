@@ -320,6 +320,33 @@ fn a_route_that_anybody_can_send_to_is_warned_of() {
 }
 
 #[test]
+fn a_key_that_makes_a_batch_one_event_is_warned_of() {
+    // A key of the whole body on a provider that groups events swallowed what was new in a batch, and nothing said so.
+    let route = |lines: &str| format!("{UPSTREAM}[[route]]\nname = \"r\"\npath = \"/r\"\n{lines}\n");
+    let told = |lines: &str| {
+        let (_, warnings) = parse(&route(lines)).unwrap_or_else(|errors| panic!("{lines}: {errors}"));
+        let told = warnings.iter().map(ToString::to_string);
+        told.filter(|warning| warning.contains("puts several events into one")).collect::<Vec<_>>()
+    };
+    for (provider, key) in
+        [("meta", "$.entry[0].id"), ("salesforce", "header:X-Id"), ("hubspot", "$[0].eventId")]
+    {
+        let told = told(&format!("provider = \"{provider}\"\nkey = [\"{key}\"]"));
+        let wanted =
+            format!("route \"r\".key: is of the whole delivery, and {provider} puts several events into one");
+        assert!(told.len() == 1 && told[0].contains(&wanted), "{provider}: {told:?}");
+    }
+    for (provider, key) in [("meta", "@.id"), ("salesforce", "@.Id"), ("stripe", "$.id")] {
+        assert_eq!(told(&format!("provider = \"{provider}\"\nkey = [\"{key}\"]")), Vec::<String>::new());
+    }
+    for lines in ["key = [\"@.id\"]", "provider = \"stripe\"\nkey = [\"$.type\", \"@.id\"]"] {
+        let errors = parse(&route(lines)).unwrap_err().to_string();
+        assert!(errors.contains("(\"@.id\"): @ is read in an item, and "), "{errors}");
+        assert!(errors.contains("; write \"$.id\", from the body's root"), "{errors}");
+    }
+}
+
+#[test]
 fn without_a_route_it_is_said_what_becomes_of_requests() {
     for (text, said, not) in [
         ("", "everything is answered with 404", "passes through"),

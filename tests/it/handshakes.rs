@@ -149,14 +149,14 @@ async fn the_gateway_echoes_what_graph_slack_and_meta_want_to_read() {
 
 #[tokio::test]
 async fn zooms_token_is_hashed_under_the_secret_that_it_was_signed_with() {
+    // The answer's members came in the order of their names, not in the one that Zoom documents.
     let upstream = Upstream::answering(404, "").await;
     let gateway = gateway(&upstream, &format!("{ZOOM}{ANSWER}")).await;
     let body = r#"{"event":"endpoint.url_validation","payload":{"plainToken":"q\"1"},"event_ts":1}"#;
     for secret in ["new", "old"] {
         let answer = gateway.send(&zoom(body, secret)).await;
         let hashed = sign_hex(secret, "q\"1");
-        let wanted = serde_json::json!({ "plainToken": "q\"1", "encryptedToken": hashed });
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&answer.text()).unwrap(), wanted);
+        assert_eq!(answer.text(), format!(r#"{{"plainToken":"q\"1","encryptedToken":"{hashed}"}}"#));
         assert_eq!(answer.header("Content-Type").unwrap(), "application/json");
     }
     assert_eq!(gateway.send(&zoom(body, "guessed")).await.status, 401);

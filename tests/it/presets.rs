@@ -84,6 +84,25 @@ async fn hubspot_items_that_share_an_event_id_are_all_forwarded() {
     assert_eq!(upstream.received(), 1);
 }
 
+#[tokio::test]
+async fn a_route_may_name_the_items_of_its_providers_batches_otherwise() {
+    // A key of `@` parts put the provider's items aside: they were then of the whole body, nothing was found in it, and
+    // every delivery was keyless and forwarded.
+    let upstream = Upstream::answering(200, "").await;
+    let own = format!("{}key = [\"@.portalId\", \"@.eventId\"]\n", route("hubspot"));
+    let gateway = Gateway::in_front_of(&upstream).route(&own).start().await;
+    let batch = |ids: &[u32]| {
+        let items: Vec<String> = ids.iter().map(|id| format!(r#"{{"portalId":1,"eventId":{id}}}"#)).collect();
+        Delivery::json("/r", format!("[{}]", items.join(",")))
+    };
+    assert_eq!(gateway.send(&batch(&[1, 2])).await.verdict(), "first");
+    assert_eq!(gateway.send(&batch(&[2, 1])).await.verdict(), "duplicate");
+    assert_eq!(gateway.send(&batch(&[2, 3])).await.verdict(), "first");
+    assert_eq!(upstream.last().body, batch(&[3]).body);
+    assert_eq!(upstream.last().header("umavez-removed").as_deref(), Some("1"));
+    assert_eq!(upstream.received(), 2);
+}
+
 /// What a SOAP app answers Salesforce with.
 fn acknowledges(ack: &str) -> String {
     format!(

@@ -87,7 +87,11 @@ const HANDSHAKES: &[Shaken] = &[
     ("graph-validation-handshake", "", Some((200, "Validation: fixture token+1"))),
     ("slack-url-verification", "", Some((200, "fixture-challenge-3eZbrw"))),
     ("sns-subscription-confirmation", "", None),
-    ("zoom-url-validation", "fixture-zoom-secret-token", Some((200, "{\"encryptedToken\":\"0b579bcb"))),
+    (
+        "zoom-url-validation",
+        "fixture-zoom-secret-token",
+        Some((200, "{\"plainToken\":\"fixturePlainToken01\",\"encryptedToken\":\"0b579bcb")),
+    ),
 ];
 
 #[test]
@@ -287,6 +291,7 @@ fn a_key_rule_that_cannot_be_meant_is_an_error_with_its_mend() {
         (&["$.a", "fixo:b"][..], "write \"literal:fixo:b\" if the text itself is meant"),
         (&["only"], "a key of literals alone"),
         (&[], "a key needs at least one part"),
+        (&["$.a", "@.b | @.c?"], "the route has no provider with items; write \"$.b | $.c?\""),
         (&["$.a[*].b"], "a [*] in a part must also be in the item's path"),
         (&["$.a[0].b", "$.a[x].b"], "in [ ] stands *, a position from 0, or a name in double quotes"),
         (&["$.a."], "a member name is missing after '.'"),
@@ -299,6 +304,42 @@ fn a_key_rule_that_cannot_be_meant_is_an_error_with_its_mend() {
         let told = ItemRules::from_key(&key).unwrap_err().to_string();
         assert!(told.contains(error), "{told}");
     }
+}
+
+/// The keys of a provider's items under a route's own `key`.
+fn under(provider: &str, key: &[&str], body: &str) -> Vec<Result<String, String>> {
+    let key: Vec<String> = key.iter().map(|part| (*part).to_owned()).collect();
+    let rules = Provider::shipped(provider).unwrap().rules.under_key(&key).unwrap();
+    let shown = |parts: Vec<Box<[u8]>>| {
+        let texts: Vec<_> = parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect();
+        texts.join(" ")
+    };
+    let list = json(&rules, body.as_bytes()).list;
+    list.into_iter().map(|item| item.parts.map(shown).map_err(|why| why.to_string())).collect()
+}
+
+#[test]
+fn a_key_of_its_own_is_taken_of_each_item_and_of_the_body_around_it() {
+    let meta = r#"{"object":"waba","entry":[{"id":"e1","changes":[{"value":{"messages":[{"id":"a"},{"id":"b"}]}}]},
+        {"id":"e2","changes":[{"value":{"statuses":[{"id":"a","type":"payment"},{"id":"c"},{}]}}]}]}"#;
+    let keys = under("meta", &["$.object", "$.entry[*].id", "@.id"], meta);
+    let no_key = || Err("items of this kind have no key".to_owned());
+    let absent = || Err("@.id is absent".to_owned());
+    let named = |text: &str| Ok(text.to_owned());
+    // A payment's statuses are told apart by nothing, whatever the key.
+    assert_eq!(keys, [named("waba e1 a"), named("waba e1 b"), no_key(), named("waba e2 c"), absent()]);
+    let graph =
+        r#"{"value":[{"subscriptionId":"s","lifecycleEvent":"missed"},{"subscriptionId":"s","id":"1"}]}"#;
+    assert_eq!(under("microsoft-graph", &["@.subscriptionId", "@.id?"], graph), [no_key(), named("s 1")]);
+    assert_eq!(under("cloudevents", &["@.id"], r#"{"id":"1"}"#), [named("1")], "an item by itself");
+    // Without such a part it is of the whole delivery.
+    assert_eq!(under("hubspot", &["$[0].eventId"], r#"[{"eventId":1},{"eventId":2}]"#), [named("1")]);
+    let told = Provider::shipped("stripe").unwrap().rules.under_key(&["@.id".to_owned()]).unwrap_err();
+    let wanted = "@ is read in an item, and the provider's deliveries are one event each; write \"$.id\"";
+    assert!(told.to_string().contains(wanted), "{told}");
+    let key = ["@.id".to_owned(), "$.nowhere[*].id".to_owned()];
+    let told = Provider::shipped("meta").unwrap().rules.under_key(&key).unwrap_err();
+    assert!(told.to_string().starts_with("key part 2 (\"$.nowhere[*].id\"): a [*] in a part must"), "{told}");
 }
 
 #[test]
