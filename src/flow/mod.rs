@@ -72,7 +72,7 @@ struct Arrived {
     request: Request<Bytes>,
     /// The body to read items from: the request's, less any `Content-Encoding`.
     decoded: Bytes,
-    /// The URL that the provider called.
+    /// The URL that the provider called; of two that `public_url` may mean, from verifying on the one that was signed.
     url: String,
     path_params: Vec<(String, String)>,
     caller: Caller,
@@ -267,7 +267,9 @@ impl Flow {
         let unsigned = if encoded { None } else { route.unsigned_handshake(&arrived) };
         trace.step();
         let verified = match (admitted, unsigned) {
-            (Ok(()), None) => route.verify(&arrived, now).map_err(|bad| unsigned_refusal(route, &bad, trace)),
+            (Ok(()), None) => {
+                route.verify(&mut arrived, now).map_err(|bad| unsigned_refusal(route, &bad, trace))
+            }
             (admitted, _) => admitted,
         };
         trace.verified(verified.is_ok());

@@ -14,6 +14,7 @@ use crate::config::{RouteConfig, Target};
 use crate::listen::ClientNames;
 use crate::metrics;
 use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Signature, Verifier};
+use crate::upstream::whole_url;
 
 /// One route, ready to serve.
 #[derive(Debug)]
@@ -133,11 +134,36 @@ impl Route {
         }
     }
 
-    pub(super) fn verify(&self, arrived: &Arrived, now: UnixMillis) -> Result<(), BadSignature> {
-        match &self.verifier {
-            Some(verifier) => verifier.verify(&arrived.delivery(), now.0),
-            None => Ok(()),
-        }
+    /// Whether the request is its provider's own, and fresh. Where `public_url` can mean two URLs and the signature
+    /// covers it, under either; the one that was signed is left in `arrived`.
+    pub(super) fn verify(&self, arrived: &mut Arrived, now: UnixMillis) -> Result<(), BadSignature> {
+        self.verify_at(arrived, Some(now))
+    }
+
+    /// Leaves in a stored request, which was verified when it came, the URL that was signed.
+    pub(super) fn find_signed_url(&self, arrived: &mut Arrived) {
+        // Under neither it stays as it is: a secret may have changed since.
+        self.verify_at(arrived, None).ok();
+    }
+
+    fn verify_at(&self, arrived: &mut Arrived, now: Option<UnixMillis>) -> Result<(), BadSignature> {
+        let Some(verifier) = &self.verifier else { return Ok(()) };
+        let holds = |arrived: &Arrived| match now {
+            Some(now) => verifier.verify(&arrived.delivery(), now.0),
+            None => verifier.holds(&arrived.delivery()),
+        };
+        let refused = match holds(arrived) {
+            Err(mismatch @ BadSignature::Mismatch(_)) if verifier.signs_url() => mismatch,
+            said => return said,
+        };
+        let configured = self.config.public_url.as_deref();
+        let whole = configured.and_then(|configured| whole_url(arrived.request.uri(), configured));
+        let Some(whole) = whole else { return Err(refused) };
+        let joined = std::mem::replace(&mut arrived.url, whole);
+        holds(arrived).map_err(|_| {
+            arrived.url = joined;
+            refused
+        })
     }
 
     /// Whether verifying reads what the body's encoding may hide, and not only the bytes that came.

@@ -67,7 +67,8 @@ impl Flow {
         let url = public_url(request.uri(), request.headers(), &caller, route.config.public_url.as_deref());
         let decoded = super::body::decoded(request.headers(), request.body(), route.config.body_limit)
             .unwrap_or_else(|_| request.body().clone());
-        let arrived = Arrived { decoded, url, path_params, caller, request, _room: None };
+        let mut arrived = Arrived { decoded, url, path_params, caller, request, _room: None };
+        route.find_signed_url(&mut arrived);
         let items = route.items(&arrived);
         // Before the claim shows: a copy that came in between would sit there, and the replay would wait for it.
         let seat = self.ledger.reserve(record.digest).await;

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 pub use arriving::Arriving;
 pub use body::{Body, BodyFault, Held};
 pub use outcome::{Cause, Outcome, UpstreamError, told};
-pub use url::public_url;
+pub use url::{public_url, whole_url};
 
 use crate::clock::monotonic;
 use crate::config::{Limits, Target};

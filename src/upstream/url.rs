@@ -11,6 +11,7 @@ use crate::config::Target;
 
 /// The URL that the provider called, byte for byte where we can know it: the route's own `public_url` (whole, or less
 /// the path that reaches us: a proxy before us may cut off a prefix), else what a trusted proxy says, else `Host`.
+/// Where a proxy may also have put another path in place of the provider's, [`whole_url`] is the other reading.
 pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: Option<&str>) -> String {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     if let Some(base) = configured {
@@ -28,19 +29,42 @@ pub fn public_url(uri: &Uri, headers: &HeaderMap, caller: &Caller, configured: O
     format!("{scheme}://{host}{path}")
 }
 
+/// The other reading of a route's `configured` URL: as it stands, with the request's query. `None` where it has no path
+/// of its own, or ends with the request's: then [`public_url`] has said all it can mean.
+pub fn whole_url(uri: &Uri, configured: &str) -> Option<String> {
+    let path_and_query = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let (path, query) = path_and_query.split_at(path_and_query.find('?').unwrap_or(path_and_query.len()));
+    let base = bare(configured);
+    (own_path(base).is_some() && !ends_with(base, path)).then(|| format!("{base}{query}"))
+}
+
 /// `base` with the path and query of a request; a path that `base` ends with already is not doubled.
 fn joined(base: &str, path_and_query: &str) -> String {
-    let base = base.split(['?', '#']).next().unwrap_or(base);
-    let (path, query) = match path_and_query.split_once('?') {
-        Some((path, query)) => (path, format!("?{query}")),
-        None => (path_and_query, String::new()),
-    };
-    let own_path = base.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map(|(_, path)| path);
-    let whole = path.strip_prefix('/').zip(own_path).is_some_and(|(path, own)| {
+    let (path, query) = path_and_query.split_at(path_and_query.find('?').unwrap_or(path_and_query.len()));
+    let base = bare(base);
+    if ends_with(base, path) {
+        format!("{base}{query}")
+    } else {
+        format!("{}{path}{query}", base.trim_end_matches('/'))
+    }
+}
+
+/// Less a query and a fragment, which no setting can know.
+fn bare(url: &str) -> &str {
+    url.split(['?', '#']).next().unwrap_or(url)
+}
+
+/// What follows the authority's `/`, if there is one.
+fn own_path(url: &str) -> Option<&str> {
+    url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map(|(_, path)| path)
+}
+
+/// Whether the URL's own path ends with all of a request's, which says more than `/`.
+fn ends_with(url: &str, path: &str) -> bool {
+    path.strip_prefix('/').zip(own_path(url)).is_some_and(|(path, own)| {
         !path.is_empty()
             && own.strip_suffix(path).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
-    });
-    if whole { format!("{base}{query}") } else { format!("{}{path}{query}", base.trim_end_matches('/')) }
+    })
 }
 
 /// What the app is asked for: the target's prefix before the path as it came. Origin form for HTTP/1.1; for
@@ -141,6 +165,22 @@ mod tests {
             ("https://a.example", "/?x", "https://a.example/?x"),
         ] {
             assert_eq!(joined(base, path), url, "{base} {path}");
+        }
+    }
+
+    #[test]
+    fn a_public_url_whose_path_is_another_than_the_requests_may_be_the_whole_one() {
+        for (configured, path, other) in [
+            ("https://a.example/in/twilio", "/sms?x=%20", Some("https://a.example/in/twilio?x=%20")),
+            ("https://a.example/in/twilio", "/", Some("https://a.example/in/twilio")),
+            ("https://a.example/in/?x=1", "/in?", Some("https://a.example/in/?")),
+            ("https://a.example/", "/sms", Some("https://a.example/")),
+            ("https://a.example", "/sms", None),
+            ("https://a.example/in/twilio", "/in/twilio", None),
+            ("https://a.example/cut/in/twilio", "/in/twilio?x", None),
+        ] {
+            let uri: Uri = path.parse().unwrap();
+            assert_eq!(whole_url(&uri, configured).as_deref(), other, "{configured} {path}");
         }
     }
 

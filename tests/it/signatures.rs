@@ -1,7 +1,8 @@
 //! Signature before claim: who can't sign can't make the gateway swallow an event.
 
+use crate::signature_vectors::sender;
 use crate::support::{
-    Delivery, Gateway, Pair, Stores, Upstream, hub_sha256, on_every_store, stripe_v1, unix_seconds,
+    Delivery, Gateway, Pair, Reply, Stores, Upstream, hub_sha256, on_every_store, stripe_v1, unix_seconds,
 };
 
 on_every_store! {
@@ -227,6 +228,95 @@ async fn a_signature_over_the_url_holds_with_the_whole_url_and_with_its_base() {
             .body(include_bytes!("../fixtures/twilio-sms-status-sent.body"));
         assert_eq!(gateway.send(&sent).await.verdict(), "first", "{url}");
     }
+}
+
+/// The URL that the providers of the stories below call; a proxy in front makes another path of it.
+const CALLED: &str = "https://hooks.example.com/hooks/all";
+
+fn behind_a_proxy(provider: &str, public_url: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{provider}\"\npath = \"/in/{provider}\"\nprovider = \"{provider}\"\nsecret = \"k\"\n\
+         public_url = \"{public_url}\"\n"
+    )
+}
+
+fn square(url: &str, query: &str, id: &str) -> Delivery {
+    let body = format!(r#"{{"merchant_id":"m","event_id":"{id}"}}"#);
+    let signature = sender::hmac_sha256(b"k", format!("{url}{query}{body}").as_bytes());
+    Delivery::json(&format!("/in/square{query}"), body)
+        .header("x-square-hmacsha256-signature", &sender::base64(&signature))
+}
+
+fn hubspot_item(id: u32) -> String {
+    format!(r#"{{"portalId":1,"subscriptionId":2,"eventId":{id},"objectId":4,"occurredAt":5}}"#)
+}
+
+fn hubspot_v3(url: &str, body: &str, stamp: &str) -> String {
+    sender::base64(&sender::hmac_sha256(b"k", format!("POST{url}{body}{stamp}").as_bytes()))
+}
+
+fn hubspot(url: &str, ids: &[u32], stamp: &str) -> Delivery {
+    let items: Vec<String> = ids.iter().map(|id| hubspot_item(*id)).collect();
+    let body = format!("[{}]", items.join(","));
+    let signature = hubspot_v3(url, &body, stamp);
+    Delivery::json("/in/hubspot", body)
+        .header("X-HubSpot-Signature-v3", &signature)
+        .header("X-HubSpot-Request-Timestamp", stamp)
+}
+
+#[tokio::test]
+async fn a_public_url_given_whole_holds_where_a_proxy_in_front_changes_the_path() {
+    // It was put before the path that arrived, whatever path it had itself, and every genuine delivery got 401.
+    let upstream = Upstream::answering(200, "").await;
+    let whole = "https://hooks.example.com/hooks/twilio";
+    let twilio = behind_a_proxy("twilio", whole).replace("\"k\"", "\"fixture-twilio-auth-token\"");
+    let gateway = Gateway::in_front_of(&upstream)
+        .route(&twilio)
+        .route(&behind_a_proxy("square", CALLED))
+        .route(&behind_a_proxy("hubspot", CALLED))
+        .start()
+        .await;
+    let sms = fixture("twilio-sms-status-sent", "/in/twilio");
+    assert_eq!(gateway.send(&sms).await.verdict(), "first");
+    assert_eq!(gateway.send(&square(CALLED, "?a=%20", "e1")).await.verdict(), "first");
+
+    // As a base it holds too; any other URL doesn't.
+    let base = format!("{CALLED}/in/square");
+    assert_eq!(gateway.send(&square(&base, "", "e2")).await.verdict(), "first");
+    for url in [
+        "https://hooks.example.com/in/square",
+        "https://hooks.example.com/hooks",
+        "https://a.example/hooks/all",
+    ] {
+        assert_eq!(gateway.send(&square(url, "", "e3")).await.status, 401, "{url}");
+    }
+
+    // What is left of a batch is signed anew for the URL that its sender signed.
+    let stamp = (unix_seconds() * 1000).to_string();
+    assert_eq!(gateway.send(&hubspot(CALLED, &[1], &stamp)).await.verdict(), "first");
+    for (url, ids, left) in [(CALLED.to_owned(), [1, 2], 2), (format!("{CALLED}/in/hubspot"), [1, 3], 3)] {
+        assert_eq!(gateway.send(&hubspot(&url, &ids, &stamp)).await.verdict(), "first", "{url}");
+        let got = upstream.last();
+        let body = format!("[{}]", hubspot_item(left));
+        assert_eq!(String::from_utf8(got.body.clone()).unwrap(), body);
+        assert_eq!(got.header("x-hubspot-signature-v3"), Some(hubspot_v3(&url, &body, &stamp)), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_is_signed_for_the_url_that_the_sender_signed() {
+    // With a `public_url` whose path the request doesn't continue, what was cut of a stored batch fitted another URL.
+    let upstream = Upstream::scripted([Reply::silence(), Reply::new(200, "")]).await;
+    let short = "on_unknown = \"hold\"\ntimeout = \"500ms\"\nin_flight_wait = \"200ms\"\n";
+    let route = format!("{}{short}", behind_a_proxy("hubspot", CALLED));
+    let gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
+    let stamp = (unix_seconds() * 1000).to_string();
+    assert_eq!(gateway.send(&hubspot(CALLED, &[1, 2], &stamp)).await.verdict(), "held");
+    let replayed = gateway.ask_admin("POST", "/events/replay?key=hubspot:1:2:2:4:5").await;
+    assert_eq!(replayed.status, 200, "{}", replayed.text());
+    let (got, body) = (upstream.last(), format!("[{}]", hubspot_item(2)));
+    assert_eq!(String::from_utf8(got.body.clone()).unwrap(), body);
+    assert_eq!(got.header("x-hubspot-signature-v3"), Some(hubspot_v3(CALLED, &body, &stamp)));
 }
 
 #[tokio::test]

@@ -54,6 +54,11 @@ impl fmt::Display for JsonPath {
     }
 }
 
+/// The body as JSON's text, less the byte order mark that some writers put in front: keys are read past it too.
+pub(super) fn body_text(body: &[u8]) -> Option<&str> {
+    std::str::from_utf8(body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body)).ok()
+}
+
 /// The JSON texts of all values at the path; `None` if any branch of it leads nowhere.
 pub(super) fn every<'a>(json: &'a str, path: &JsonPath) -> Option<Vec<&'a str>> {
     path.0.iter().try_fold(vec![json], |values, step| match step {

@@ -10,6 +10,7 @@ mod json;
 mod jwt;
 mod keys;
 mod place;
+mod prepared;
 mod stamp;
 mod template;
 mod verifier;

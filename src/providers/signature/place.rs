@@ -125,7 +125,7 @@ impl Source {
             Self::Query(name) => self.only(named(query(delivery.url).as_bytes(), name)),
             Self::Form(name) if is_form(delivery) => self.only(named(body, name)),
             Self::Form(_) => Ok(None),
-            Self::Json(path) => Ok(std::str::from_utf8(body).ok().and_then(|body| json_text(body, path))),
+            Self::Json(path) => Ok(json::body_text(body).and_then(|body| json_text(body, path))),
             Self::Item(path) => Ok(item.and_then(|item| json_text(item, path))),
         }
     }

@@ -6,7 +6,32 @@ use umavez::providers::{Resign, Verifier};
 
 use crate::support::fixtures::{Fixture, expected, folder};
 
-use super::{SIGNED_AT_MS, Sent, signature, with_public_key};
+use super::{SIGNED_AT_MS, Sent, sender, signature, verifier, with_public_key};
+
+/// Keys were read past a byte order mark, and signatures that stand in the body were not: genuine deliveries got 401.
+#[test]
+fn a_signature_in_a_body_is_read_past_a_byte_order_mark() {
+    let marked = |body: &[u8]| [b"\xEF\xBB\xBF", body].concat();
+    let mut seen = Vec::new();
+    for fixture in signed_fixtures() {
+        let inside = ["mailgun", "adyen", "microsoft-graph"].contains(&fixture.provider.as_str());
+        if inside && fixture.sent.headers.get("hmacsignature").is_none() {
+            let sent = fixture.sent.clone().body(marked(&fixture.sent.body));
+            assert_eq!(sent.verify(&prepared(&fixture.provider)), Ok(()), "{}", fixture.case);
+            seen.push(fixture.provider);
+        }
+    }
+    seen.dedup();
+    assert_eq!(seen, ["adyen", "microsoft-graph", "mailgun"]);
+
+    let hotmart = Sent::new(marked(br#"{"id":"1","hottok":"tok"}"#));
+    assert_eq!(hotmart.verify(&verifier("hotmart", &["tok"])), Ok(()));
+    assert!(hotmart.verify(&verifier("hotmart", &["other"])).is_err());
+    let linear = marked(format!(r#"{{"webhookTimestamp":{SIGNED_AT_MS}}}"#).as_bytes());
+    let signature = hex::encode(sender::hmac_sha256(b"k", &linear));
+    let linear = Sent::new(linear).header("Linear-Signature", &signature);
+    assert_eq!(linear.verify(&verifier("linear", &["k"])), Ok(()));
+}
 
 struct Signed {
     case: String,

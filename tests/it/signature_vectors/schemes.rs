@@ -244,6 +244,38 @@ fn public_keys_verify_and_never_sign() {
 }
 
 #[test]
+fn one_match_is_enough_where_a_secret_and_a_private_key_sign_side_by_side() {
+    // With a secret and a public key, a wrong `v1` before or behind a true `v1a` got 401: the first way decided alone.
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+    let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+    let key = format!("whpk_{}", sender::base64(pair.public_key().as_ref()));
+    let both = signature("standard-webhooks").unwrap().prepare(&[b"whsec_aGk="], Some(&key)).unwrap();
+    let v1 = format!("v1,{}", sender::base64(&sender::hmac_sha256(b"hi", b"id.1786363200.{}")));
+    let v1a = format!("v1a,{}", sender::base64(pair.sign(b"id.1786363200.{}").as_ref()));
+    let (bad, bad_a) = ("v1,AAAA", "v1a,AAAA");
+    let sent = |listed: &[&str]| {
+        Sent::new("{}")
+            .header("webhook-id", "id")
+            .header("webhook-timestamp", "1786363200")
+            .header("webhook-signature", &listed.join(" "))
+    };
+    for listed in [[&*v1, &v1a], [bad, &v1a], [&*v1a, bad], [&*v1, bad_a], [bad_a, &*v1]] {
+        assert_eq!(sent(&listed).verify(&both), Ok(()), "{listed:?}");
+    }
+    for listed in [[bad, bad_a], [bad_a, bad], ["v2,AAAA", bad]] {
+        assert_refused(&sent(&listed), &both, "mismatch");
+    }
+    assert_refused(&sent(&[bad, &v1a]).body("[]"), &both, "mismatch");
+    let old = sent(&[bad, &v1a]);
+    let late = both.verify(&old.delivery(), SIGNED_AT_MS + 301_000).unwrap_err();
+    assert_eq!(late.label(), "too_old");
+    // The app takes what the secret signs only where that was right as it came.
+    assert_eq!(both.can_sign(&sent(&[&v1, bad_a]).delivery()), Resign::WithSecret);
+    assert_eq!(both.can_sign(&old.delivery()), Resign::Impossible);
+    assert_eq!(both.sign(&old.delivery(), b"[]"), Err(CannotSign::Asymmetric));
+}
+
+#[test]
 fn a_certificate_file_may_hold_the_old_and_the_new_one() {
     let (sns, paypal) = (certificate("sns"), certificate("paypal"));
     let notification = sns_notification("2026-08-10T11:59:58.000Z");
