@@ -121,7 +121,7 @@ fn causes(error: &anyhow::Error) -> String {
 fn mend(store: &str, config: &Config, why: &str) -> String {
     let missing = |what: &str| why.contains(&format!("{what} \"")) && why.ends_with("\" does not exist");
     match (store, &config.durable) {
-        ("durable", Durable::Sqlite { path }) => {
+        ("durable", Durable::Sqlite { path, .. }) => {
             format!("let umavez's user write {} and its folder, or name another file", path.display())
         }
         ("durable", Durable::Postgres(_)) if missing("role") => {
@@ -166,7 +166,7 @@ fn summary(config: &Config) -> String {
     line(
         "durable",
         match &config.durable {
-            Durable::Sqlite { path } => format!("sqlite, {}", path.display()),
+            Durable::Sqlite { path, .. } => format!("sqlite, {}", path.display()),
             Durable::Postgres(_) => "postgres".to_owned(),
         },
     );

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::problem::{ConfigErrors, Fault, Place, Problem, Warning};
+use super::sections::DURABLE_TIMEOUT;
 use super::{Config, Durable, Environment, Secret};
 
 /// What the command line gives in place of a file.
@@ -44,7 +45,7 @@ impl Config {
             env.insert(SECRET.to_owned(), secret.expose().to_owned());
         }
         let (mut config, warnings) = Self::parse(Path::new(""), &file, &env).map_err(as_arguments)?;
-        config.durable = Durable::Sqlite { path: given.data.clone() };
+        config.durable = Durable::Sqlite { path: given.data.clone(), timeout: DURABLE_TIMEOUT };
         let place = Place { file: "the command line".to_owned(), at: None };
         let mut warnings: Vec<Warning> =
             warnings.into_iter().map(|warning| Warning { place: place.clone(), ..warning }).collect();

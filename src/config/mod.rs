@@ -141,7 +141,7 @@ pub struct RedisConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Durable {
-    Sqlite { path: PathBuf },
+    Sqlite { path: PathBuf, timeout: Duration },
     Postgres(PostgresConfig),
 }
 

@@ -23,6 +23,8 @@ const KIB: usize = 1024;
 pub(super) const MIB: usize = 1024 * KIB;
 const GIB: usize = 1024 * MIB;
 
+/// `[durable] timeout`, unless it is set.
+pub(super) const DURABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shortest admin token that is not warned of, bytes.
 const ADMIN_TOKEN_MIN: usize = 16;
 
@@ -137,9 +139,10 @@ fn parse_prefix(text: &str) -> Result<String, Fault> {
 
 pub(super) fn durable(top: &Section<'_>) -> Durable {
     let section = top.section("durable", fields::DURABLE);
-    let timeout = section.duration("timeout", 10 * MILLISECOND..=MINUTE).unwrap_or(5 * SECOND);
+    let timeout = section.duration("timeout", 10 * MILLISECOND..=MINUTE).unwrap_or(DURABLE_TIMEOUT);
     let directory = &top.source.directory;
-    let embedded = || Durable::Sqlite { path: directory.join("umavez.db") };
+    let sqlite = |path: &str| Durable::Sqlite { path: directory.join(path), timeout };
+    let embedded = || sqlite("umavez.db");
     let Some(field) = section.field("url") else { return embedded() };
     let Some(expanded) = field.expanded() else { return embedded() };
     if let Some(path) = expanded.text.strip_prefix("sqlite:") {
@@ -150,7 +153,7 @@ pub(super) fn durable(top: &Section<'_>) -> Durable {
                 "write \"sqlite:umavez.db\"",
             );
         }
-        return Durable::Sqlite { path: directory.join(path) };
+        return sqlite(path);
     }
     match store_url(&field, &["postgres", "postgresql"]) {
         Some(url) => Durable::Postgres(PostgresConfig { url, timeout }),

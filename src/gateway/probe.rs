@@ -87,7 +87,7 @@ impl Asked {
 }
 
 async fn probe_durable(config: &Config, tracker: &TaskTracker) -> anyhow::Result<(Probed, Vec<String>)> {
-    if let config::Durable::Sqlite { path } = &config.durable
+    if let config::Durable::Sqlite { path, .. } = &config.durable
         && !path.try_exists().with_context(|| format!("the file {}", path.display()))?
     {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

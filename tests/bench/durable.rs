@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
             timeout: Duration::from_secs(5),
         })
     } else {
-        config::Durable::Sqlite { path: PathBuf::from(&args.store) }
+        config::Durable::Sqlite { path: PathBuf::from(&args.store), timeout: Duration::from_secs(5) }
     };
     let limits = config::Limits { waiting_writes_max: 10_000, ..config::Limits::default() };
     let store = Durable::open(&config, &limits, &TaskTracker::new()).await?;

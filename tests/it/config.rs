@@ -418,7 +418,7 @@ fn secrets_come_from_files_beside_the_configuration() {
     let secrets: Vec<&str> = config.routes[0].secrets.iter().map(Secret::expose).collect();
     assert_eq!(secrets, ["from a file", "from the environment"]);
     assert!(!warnings.iter().any(|warning| warning.field.contains("secret")), "{warnings:?}");
-    let Durable::Sqlite { path } = config.durable else { panic!("embedded") };
+    let Durable::Sqlite { path, .. } = config.durable else { panic!("embedded") };
     assert_eq!(path, directory.path().join("umavez.db"));
 
     std::fs::write(&secret, "\n").unwrap();
@@ -586,7 +586,7 @@ fn without_a_file_everything_posted_is_an_event() {
     assert_eq!(config.routes.len(), 1);
     assert_eq!(&*config.routes[0].name, "hotmart");
     assert_eq!(config.routes[0].secrets, [Secret("s3cret".into())]);
-    assert!(matches!(&config.durable, Durable::Sqlite { path } if path == Path::new("here.db")));
+    assert!(matches!(&config.durable, Durable::Sqlite { path, .. } if path == Path::new("here.db")));
     let table = umavez::flow::RouteTable::new(&config.routes).unwrap();
     for path in ["/", "/a", "/a/b/c"] {
         assert!(table.find(&http::Method::POST, None, path).is_some_and(|found| found.event), "{path}");

@@ -26,7 +26,9 @@ impl Store {
     pub(super) fn new(config: &config::Durable) -> Result<Self, Unfit> {
         match config {
             config::Durable::Postgres(config) => Postgres::new(config).map(Self::Postgres),
-            config::Durable::Sqlite { path } => Sqlite::new(path).map(Box::new).map(Self::Sqlite),
+            config::Durable::Sqlite { path, timeout } => {
+                Sqlite::new(path, *timeout).map(Box::new).map(Self::Sqlite)
+            }
         }
     }
 
@@ -34,7 +36,7 @@ impl Store {
     pub(super) fn timeout(&self) -> Duration {
         match self {
             Self::Postgres(postgres) => postgres.timeout,
-            Self::Sqlite(_) => sqlite::TIMEOUT,
+            Self::Sqlite(sqlite) => sqlite.timeout,
         }
     }
 

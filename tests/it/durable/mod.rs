@@ -31,7 +31,10 @@ impl Database {
     fn config(&self) -> config::Durable {
         match self {
             Self::Postgres(postgres) => at(&postgres.url()),
-            Self::Sqlite(dir) => config::Durable::Sqlite { path: dir.path().join("umavez.db") },
+            Self::Sqlite(dir) => {
+                let timeout = Duration::from_secs(5);
+                config::Durable::Sqlite { path: dir.path().join("umavez.db"), timeout }
+            }
         }
     }
 

@@ -54,8 +54,8 @@ impl Beneath {
             Self::Embedded(folder) => {
                 let tracker = TaskTracker::new();
                 let path = folder.path().join("umavez.db");
-                let durable =
-                    Durable::open(&config::Durable::Sqlite { path }, &limits(), &tracker).await.unwrap();
+                let durable = config::Durable::Sqlite { path, timeout: Duration::from_secs(5) };
+                let durable = Durable::open(&durable, &limits(), &tracker).await.unwrap();
                 let hot = config::Hot::Memory { bytes_max: 1 << 20 };
                 let (hot, pushes) = Hot::open(&hot, &tracker).await.unwrap();
                 let (_nothing, none) = mpsc::channel(1);

@@ -88,6 +88,31 @@ impl Refusing {
     }
 }
 
+/// `[durable] timeout` was not kept by SQLite while another process held its write lock: requests were refused, and answers
+/// of the app went out, after five seconds whatever it said.
+#[tokio::test]
+async fn a_locked_file_is_waited_for_as_long_as_the_timeout_says() {
+    let stores = Stores::open(Pair::Embedded).await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let upstream = Upstream::deciding(move |_, _| Reply::new(200, "").behind(&held)).await;
+    let toml = "[durable]\ntimeout = \"150ms\"\n";
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(toml).start().await;
+    let claimed = gateway.sending(&order("claimed"));
+    upstream.until_received(1).await;
+    let unlock = Refusing::begin(&stores, &gateway).await;
+    gate.open();
+    // It is done, though not recorded yet.
+    assert_eq!(claimed.await.unwrap().status, 200);
+    let slow = "the database did not answer within 150ms";
+    eventually("word of it in the log", async || gateway.logs().contains(slow)).await;
+    assert_eq!(gateway.send(&order("new")).await.verdict(), "unavailable");
+    unlock.end(&stores).await;
+    eventually("claims again", async || gateway.send(&order("new")).await.status == 200).await;
+    assert_eq!(gateway.send(&order("claimed")).await.verdict(), "duplicate");
+    assert_eq!(upstream.received(), 2);
+}
+
 #[tokio::test]
 async fn without_the_durable_store_new_events_are_refused_and_known_ones_answered() {
     // The policy `reject`, the default: 503 with Retry-After, nothing forwarded; hot duplicates are still answered.

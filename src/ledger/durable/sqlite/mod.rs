@@ -25,8 +25,6 @@ use super::error::{Trouble, Unfit};
 use super::row::Row;
 use crate::ledger::claim::{Digest, Fence, Fingerprint};
 
-/// How long one transaction may take; a disk slower than this counts as gone.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// The rights of a file that is made: its owner's alone.
 const PRIVATE: u32 = 0o600;
 /// The write-ahead log is cut back to this length whenever it has been folded into the file.
@@ -36,6 +34,8 @@ const WAL_BYTES_MAX: &str = "67108864";
 #[derive(Debug)]
 pub(super) struct Sqlite {
     options: SqliteConnectOptions,
+    /// How long one transaction may take; a disk slower than this counts as gone.
+    pub(super) timeout: Duration,
     /// One transaction writes at a time: a queue here is fair, SQLite's own busy wait is not.
     pen: Arc<Mutex<()>>,
     /// Locked as long as this process uses the file.
@@ -43,20 +43,20 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    pub(super) fn new(path: &Path) -> Result<Self, Unfit> {
+    pub(super) fn new(path: &Path, timeout: Duration) -> Result<Self, Unfit> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
             .auto_vacuum(SqliteAutoVacuum::Incremental)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(TIMEOUT)
+            .busy_timeout(timeout)
             .pragma("journal_size_limit", WAL_BYTES_MAX)
             .pragma("cache_size", "-8192")
             .disable_statement_logging();
         let lock = lock(path)?;
         create(path)?;
-        Ok(Self { options, pen: Arc::new(Mutex::new(())), _lock: lock })
+        Ok(Self { options, timeout, pen: Arc::new(Mutex::new(())), _lock: lock })
     }
 
     pub(super) async fn connect(&self) -> Result<Link, Trouble> {
