@@ -48,11 +48,12 @@ impl Admin {
 
     /// The event that a request names.
     async fn named<B>(&self, request: &Request<B>) -> Result<Record, Missing> {
-        let Wanted { first, last, scoped } = wanted(request).map_err(Missing::Unreadable)?;
+        let Wanted { first, last, scoped, cut } = wanted(request).map_err(Missing::Unreadable)?;
         let mut found = self.ledger.durable().look_between(first, last).await.map_err(Missing::Unknown)?;
         match (found.pop(), found.pop()) {
             (Some(record), None) => Ok(record),
             (Some(other), Some(one)) => Err(Missing::Several([one.digest, other.digest])),
+            (None, _) if cut => Err(Missing::Cut),
             (None, _) => Err(if scoped { Missing::NeverSeen } else { Missing::WithoutScope }),
         }
     }
@@ -170,6 +171,8 @@ struct Wanted {
     last: Digest,
     /// A key that has no scope before it is no whole one.
     scoped: bool,
+    /// Nor is what is shown of a long one.
+    cut: bool,
 }
 
 /// Why no event is meant.
@@ -178,6 +181,7 @@ enum Missing {
     Unknown(DurableError),
     NeverSeen,
     WithoutScope,
+    Cut,
     /// At least these two begin so.
     Several([Digest; 2]),
 }
@@ -192,6 +196,11 @@ impl Missing {
                 StatusCode::NOT_FOUND,
                 &json!({"error": "no such event is remembered; a key begins with its scope, such as \
                     hotmart:3f0c8b51, and what logs show is the beginning of its digest: --digest 18cb05c2"}),
+            ),
+            Self::Cut => answer(
+                StatusCode::NOT_FOUND,
+                &json!({"error": "this is the beginning of a long key; name the event by its digest, which is shown \
+                    beside it: --digest 18cb05c2"}),
             ),
             Self::Several([one, other]) => answer(
                 StatusCode::CONFLICT,
@@ -208,7 +217,8 @@ fn wanted<B>(request: &Request<B>) -> Result<Wanted, &'static str> {
         match &*name {
             "key" => {
                 let digest = EventKey::from_text(&*value).digest();
-                return Ok(Wanted { first: digest, last: digest, scoped: value.contains([':', '#']) });
+                let cut = value.contains("… (cut: ") && value.ends_with(" bytes)");
+                return Ok(Wanted { first: digest, last: digest, scoped: value.contains([':', '#']), cut });
             }
             "digest" => {
                 return digests(value.trim_start_matches('#'))
@@ -228,7 +238,7 @@ fn digests(hex: &str) -> Option<Wanted> {
     }
     let free = 4 * (32 - digits);
     let first = u128::from_str_radix(hex, 16).ok()? << free;
-    Some(Wanted { first: Digest(first), last: Digest(first | ((1 << free) - 1)), scoped: true })
+    Some(Wanted { first: Digest(first), last: Digest(first | ((1 << free) - 1)), scoped: true, cut: false })
 }
 
 /// How many rows are asked for; a shorter list than that must mean that there are no more.

@@ -284,6 +284,24 @@ async fn a_list_is_never_cut_without_a_word() {
     }
 }
 
+/// A key as `events held` shows it, cut, was called one that is not remembered; nothing said that the digest beside it is
+/// what to write.
+#[tokio::test]
+async fn a_cut_key_leads_to_its_digest() {
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    let id = "x".repeat(2000);
+    assert_eq!(gateway.send(&order(&id)).await.verdict(), "first");
+    let digest = umavez::ledger::EventKey::from_text(format!("orders:{id}")).digest();
+    let shown = gateway.ask_admin("GET", &format!("/events?digest={digest}")).await.json();
+    let cut: String = form_urlencoded::byte_serialize(shown["key"].as_str().unwrap().as_bytes()).collect();
+    for (method, path) in [("GET", "/events"), ("POST", "/events/release")] {
+        let told = gateway.ask_admin(method, &format!("{path}?key={cut}")).await;
+        assert_eq!(told.status, 404);
+        assert!(told.text().contains("--digest"), "{}", told.text());
+    }
+}
+
 /// Of a long key only the beginning is stored as text: what a person decides about the event must reach it all the same.
 #[tokio::test]
 async fn an_event_with_a_long_key_is_forgotten_in_both_layers() {
