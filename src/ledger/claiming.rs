@@ -161,6 +161,7 @@ impl Item {
         durable: bool,
     ) {
         let seat = self.seat.take().expect("only a seated item is asked for");
+        seat.asked();
         self.verdict = Some(Verdict::First(Claim {
             key: self.ask.key.clone(),
             fence: self.fence,
@@ -188,6 +189,7 @@ impl Item {
 
     pub(super) fn in_flight(&mut self) {
         let seat = self.seat.take().expect("only a seated item is asked for");
+        seat.asked();
         self.verdict = Some(Verdict::InFlight(Waiter::elsewhere(self.ask.clone(), seat)));
     }
 

@@ -1,8 +1,9 @@
 //! Who on this node is busy with which event, and who waits for it. Parallel copies of one event meet here first,
 //! so that one of them asks the stores and the others hear what became of it, at once. Holds no verdict of its own:
-//! a seat is only a place to wait, the stores decide.
+//! a seat is only a place to wait, the stores decide. A person's change of the event dissolves its seat: whoever sat there
+//! speaks for it no more.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{Entry, OccupiedEntry};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,20 +26,35 @@ pub(super) enum Ended {
     Held(Fingerprint),
     /// The one who sat here gave up or vanished; nobody knows.
     Unknown,
+    /// A person changed the event, or the one who sat here has lost its claim: the stores know.
+    Changed,
 }
 
 /// All seats of this node.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    shards: [Mutex<DigestMap<Waiting>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     /// Seats with a bell.
     listening: AtomicUsize,
 }
 
+#[derive(Debug, Default)]
+struct Shard {
+    events: DigestMap<Waiting>,
+    /// How many seats were given here: each has its number, so that one that was dissolved isn't taken for the next one.
+    given: u64,
+}
+
 #[derive(Debug)]
 struct Waiting {
+    /// The seat that this queue is behind.
+    number: u64,
+    /// The one who sits there asks the stores, and hasn't heard of them yet.
+    asking: bool,
+    /// A person changed the event meanwhile: what the stores say may be from before or after.
+    changed: bool,
     copies: Vec<oneshot::Sender<Ended>>,
-    /// Rung when another node says that it settled the event.
+    /// Rung when another node says that it settled the event, or a person changed it.
     bell: Option<Arc<Bell>>,
 }
 
@@ -72,11 +88,13 @@ pub(super) enum Place {
     Queue(oneshot::Receiver<Ended>),
 }
 
-/// The one place per event on this node. Dropped without [`Seat::leave`], it tells the queue `Unknown`.
+/// The one place per event on this node. Dropped without [`Seat::leave`], it tells the queue `Unknown`. Once it is
+/// dissolved it tells nobody anything.
 #[derive(Debug)]
 pub(super) struct Seat {
     all: Arc<InFlight>,
     digest: Digest,
+    number: u64,
     left: bool,
 }
 
@@ -101,10 +119,15 @@ impl InFlight {
 
     /// Takes the event's seat, or queues behind whoever has it.
     pub(super) fn sit(self: &Arc<Self>, digest: Digest) -> Place {
-        match self.shard(digest).entry(digest) {
+        let mut shard = self.shard(digest);
+        let Shard { events, given } = &mut *shard;
+        match events.entry(digest) {
             Entry::Vacant(free) => {
-                free.insert(Waiting { copies: Vec::new(), bell: None });
-                Place::Seat(Seat { all: Arc::clone(self), digest, left: false })
+                *given += 1;
+                let number = *given;
+                let (copies, bell) = (Vec::new(), None);
+                free.insert(Waiting { number, asking: true, changed: false, copies, bell });
+                Place::Seat(Seat { all: Arc::clone(self), digest, number, left: false })
             }
             Entry::Occupied(mut taken) => {
                 let (tell, hear) = oneshot::channel();
@@ -116,14 +139,32 @@ impl InFlight {
 
     /// Another node settled this event: whoever sits here waiting for that looks now.
     pub(super) fn ring(&self, digest: Digest) {
-        if let Some(bell) = self.shard(digest).get(&digest).and_then(|waiting| waiting.bell.as_ref()) {
+        if let Some(bell) = self.shard(digest).events.get(&digest).and_then(|waiting| waiting.bell.as_ref()) {
             bell.ring(digest);
         }
     }
 
+    /// A person changed the event: the next copy takes a new seat, and who waits so far asks the stores anew. Where a copy
+    /// is asking them now, that is put off until it has heard: it may claim the event, and who waits for it shall see that
+    /// claim. Of a claim since the change, copies then hear as they do of one on another node.
+    pub(super) fn dissolve(&self, digest: Digest) {
+        let mut shard = self.shard(digest);
+        let Entry::Occupied(mut taken) = shard.events.entry(digest) else { return };
+        if taken.get().asking {
+            taken.get_mut().changed = true;
+            return;
+        }
+        let waiting = taken.remove();
+        drop(shard);
+        if let Some(bell) = &waiting.bell {
+            bell.ring(digest);
+        }
+        self.tell(waiting, &Ended::Changed);
+    }
+
     /// Events that this node is busy with.
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shards.iter().map(|shard| lock(shard).events.len()).sum()
     }
 
     /// Events that requests of this node listen for to other nodes.
@@ -131,18 +172,18 @@ impl InFlight {
         self.listening.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, digest: Digest) -> MutexGuard<'_, DigestMap<Waiting>> {
+    fn shard(&self, digest: Digest) -> MutexGuard<'_, Shard> {
         // The other end of the digest is what the shard's map goes by.
         let low = usize::try_from(digest.0 & 0xff).expect("eight bits fit");
         lock(&self.shards[low % SHARDS])
     }
 
-    fn end(&self, digest: Digest, ended: &Ended) {
-        let waiting = self.shard(digest).remove(&digest);
-        if waiting.as_ref().is_some_and(|waiting| waiting.bell.is_some()) {
+    /// Ends the wait of these copies, whose seat is gone.
+    fn tell(&self, waiting: Waiting, ended: &Ended) {
+        if waiting.bell.is_some() {
             self.listening.fetch_sub(1, Ordering::Relaxed);
         }
-        for copy in waiting.into_iter().flat_map(|waiting| waiting.copies) {
+        for copy in waiting.copies {
             // A copy whose sender hung up meanwhile doesn't listen any more.
             drop(copy.send(ended.clone()));
         }
@@ -153,27 +194,62 @@ impl Seat {
     /// Ends the wait of everyone queued here.
     pub(super) fn leave(mut self, ended: &Ended) {
         self.left = true;
-        self.all.end(self.digest, ended);
+        self.end(ended);
     }
 
     /// Tells those who wait so far, and keeps the seat: the event is done, but not yet recorded.
     pub(super) fn tell(&self, ended: &Ended) {
-        let copies = match self.all.shard(self.digest).get_mut(&self.digest) {
-            Some(waiting) => std::mem::take(&mut waiting.copies),
-            None => Vec::new(),
-        };
-        for copy in copies {
+        let copies = self.here(&mut self.all.shard(self.digest)).map(|mut here| {
+            let waiting = here.get_mut();
+            std::mem::take(&mut waiting.copies)
+        });
+        for copy in copies.into_iter().flatten() {
             drop(copy.send(ended.clone()));
         }
     }
 
-    /// Has this rung when another node says that it settled this event.
-    pub(super) fn hear_by(&self, bell: &Arc<Bell>) {
+    /// The stores have answered, and who sits here stays: with its claim, or to listen to another node.
+    pub(super) fn asked(&self) {
         let mut shard = self.all.shard(self.digest);
-        if let Some(waiting) = shard.get_mut(&self.digest)
-            && waiting.bell.replace(Arc::clone(bell)).is_none()
-        {
+        let Some(mut here) = self.here(&mut shard) else { return };
+        here.get_mut().asking = false;
+        if here.get().changed {
+            let waiting = here.remove();
+            drop(shard);
+            self.all.tell(waiting, &Ended::Changed);
+        }
+    }
+
+    /// Has this rung when another node says that it settled this event, or a person changed it; false where the seat is
+    /// dissolved already.
+    pub(super) fn hear_by(&self, bell: &Arc<Bell>) -> bool {
+        self.asked();
+        let mut shard = self.all.shard(self.digest);
+        let Some(mut here) = self.here(&mut shard) else { return false };
+        if here.get_mut().bell.replace(Arc::clone(bell)).is_none() {
             self.all.listening.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Whether a person changed the event since it was taken.
+    pub(super) fn is_dissolved(&self) -> bool {
+        self.here(&mut self.all.shard(self.digest)).is_none()
+    }
+
+    fn end(&self, ended: &Ended) {
+        let waiting = self.here(&mut self.all.shard(self.digest)).map(OccupiedEntry::remove);
+        if let Some(waiting) = waiting {
+            let ended = if waiting.changed { &Ended::Changed } else { ended };
+            self.all.tell(waiting, ended);
+        }
+    }
+
+    /// The queue behind this seat, which a later one of the same event isn't.
+    fn here<'a>(&self, shard: &'a mut Shard) -> Option<OccupiedEntry<'a, Digest, Waiting>> {
+        match shard.events.entry(self.digest) {
+            Entry::Occupied(taken) if taken.get().number == self.number => Some(taken),
+            Entry::Occupied(_) | Entry::Vacant(_) => None,
         }
     }
 }
@@ -181,7 +257,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if !self.left {
-            self.all.end(self.digest, &Ended::Unknown);
+            self.end(&Ended::Unknown);
         }
     }
 }
@@ -217,5 +293,65 @@ mod tests {
         seat.leave(&Ended::Released);
         assert!(matches!(late.try_recv(), Ok(Ended::Released)));
         assert_eq!(all.len(), 0);
+    }
+
+    #[test]
+    fn who_sat_at_a_dissolved_seat_has_no_say_at_the_next_one() {
+        let all = InFlight::new();
+        let digest = Digest(5);
+        let Place::Seat(old) = all.sit(digest) else { panic!("the place was free") };
+        let Place::Queue(mut early) = all.sit(digest) else { panic!("the place was taken") };
+        old.asked();
+        all.dissolve(digest);
+        assert!(matches!(early.try_recv(), Ok(Ended::Changed)));
+        assert!(old.is_dissolved());
+        let Place::Seat(new) = all.sit(digest) else { panic!("the place was free again") };
+        let Place::Queue(mut late) = all.sit(digest) else { panic!("the place was taken") };
+        old.tell(&Ended::Released);
+        assert!(!old.hear_by(&Arc::default()));
+        old.leave(&Ended::Released);
+        assert!(late.try_recv().is_err(), "the old one has told the new one's copy");
+        assert!(!new.is_dissolved());
+        new.leave(&Ended::Held(Fingerprint(1)));
+        assert!(matches!(late.try_recv(), Ok(Ended::Held(Fingerprint(1)))));
+        assert_eq!((all.len(), all.listening()), (0, 0));
+    }
+
+    #[test]
+    fn a_change_while_the_stores_are_asked_is_heard_with_their_answer() {
+        // Told at once, a copy looked before the one that it was behind had claimed the event, and gave up.
+        let all = InFlight::new();
+        let sit = || {
+            let Place::Seat(seat) = all.sit(Digest(5)) else { panic!("the place was free") };
+            let Place::Queue(mut hear) = all.sit(Digest(5)) else { panic!("the place was taken") };
+            all.dissolve(Digest(5));
+            assert!(hear.try_recv().is_err(), "the stores have not answered");
+            (seat, hear)
+        };
+        let (claimed, mut hear) = sit();
+        claimed.asked();
+        assert!(matches!(hear.try_recv(), Ok(Ended::Changed)));
+        let (done, mut hear) = sit();
+        done.leave(&Ended::Released);
+        assert!(matches!(hear.try_recv(), Ok(Ended::Changed)), "that may be from before the change");
+        let (listens, mut hear) = sit();
+        assert!(!listens.hear_by(&Arc::default()));
+        assert!(matches!(hear.try_recv(), Ok(Ended::Changed)));
+        drop(claimed);
+        assert_eq!((all.len(), all.listening()), (0, 0));
+    }
+
+    #[test]
+    fn who_listens_at_a_dissolved_seat_is_rung() {
+        let all = InFlight::new();
+        let bell: Arc<Bell> = Arc::default();
+        let Place::Seat(seat) = all.sit(Digest(5)) else { panic!("the place was free") };
+        assert!(seat.hear_by(&bell));
+        assert_eq!(all.listening(), 1);
+        all.dissolve(Digest(5));
+        assert_eq!((all.len(), all.listening()), (0, 0));
+        assert!(lock(&bell.rung).contains(&Digest(5)));
+        drop(seat);
+        assert_eq!(all.listening(), 0);
     }
 }

@@ -30,7 +30,7 @@ pub use claim::{
 };
 use claiming::{Claiming, Item};
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
-use hot::{Hot, HotAsk, HotSeen};
+use hot::{Hot, HotAsk, HotSeen, Told};
 pub use in_flight::Reserved;
 use in_flight::{InFlight, Place};
 use near::{Near, Since};
@@ -136,11 +136,19 @@ struct Shared {
     flushed: CancellationToken,
 }
 
+impl Shared {
+    /// A person changed the event.
+    fn changed(&self, digest: Digest) {
+        self.near.forget(digest);
+        self.in_flight.dissolve(digest);
+    }
+}
+
 impl Ledger {
-    /// Joins the two stores. `pushes` are the digests that other nodes say they settled; background settling runs on
+    /// Joins the two stores. `pushes` are what other nodes tell of events; background settling runs on
     /// the calling runtime until `stop`, and is waited for through `tracker`.
     pub fn new(
-        (hot, mut pushes): (Hot, tokio::sync::mpsc::Receiver<Digest>),
+        (hot, mut pushes): (Hot, tokio::sync::mpsc::Receiver<Told>),
         durable: Durable,
         clock: Clock,
         metrics: Stores,
@@ -161,9 +169,14 @@ impl Ledger {
         let shared = Arc::clone(&ledger.shared);
         let stop = stop.clone();
         tracker.spawn(async move {
-            while let Some(Some(digest)) = stop.run_until_cancelled(pushes.recv()).await {
-                shared.near.forget(digest);
-                shared.in_flight.ring(digest);
+            while let Some(Some(told)) = stop.run_until_cancelled(pushes.recv()).await {
+                match told {
+                    Told::Ended(digest) => {
+                        shared.near.forget(digest);
+                        shared.in_flight.ring(digest);
+                    }
+                    Told::Changed(digest) => shared.changed(digest),
+                }
             }
         });
         ledger
@@ -205,7 +218,7 @@ impl Ledger {
 
     /// A person's decision about an event: recorded, and the hot store forgets what it knew. It forgets before, so that
     /// it never knows better than the durable store, whatever becomes of this call; and once more after, for what other
-    /// nodes have learned in between.
+    /// nodes have learned in between. Then nobody waits any more, on any node, for whoever was busy with the event before.
     ///
     /// # Errors
     /// When the durable store gives no answer: then most likely nothing was changed.
@@ -219,6 +232,14 @@ impl Ledger {
         self.forget_hot(&key).await;
         let changed = self.durable.change(record.digest, to, actor).await;
         self.forget_hot(&key).await;
+        // Nobody was busy with what is replayed, and its own seat is taken already.
+        if !matches!(to, Override::Replay { .. }) {
+            self.shared.changed(record.digest);
+            // A node that isn't told hears of it when the claim that a person ended can't be settled there.
+            if let Err(error) = self.hot.changed(&key).await {
+                self.shared.metrics.hot_failed(&error);
+            }
+        }
         changed
     }
 

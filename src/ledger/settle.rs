@@ -85,7 +85,7 @@ impl Ledger {
         since: Since,
     ) {
         let (mut done, mut unmark) = (Vec::new(), Vec::new());
-        for (claim, settled) in claims.iter().zip(settled) {
+        for (claim, settled) in claims.iter().zip(&settled) {
             match (settlement, settled) {
                 (Settlement::Commit(receipt), Settled::Recorded) => done.extend(hot_done(claim, receipt)),
                 (Settlement::Release | Settlement::Hold, _) | (Settlement::Commit(_), Settled::LeaseLost) => {
@@ -98,8 +98,12 @@ impl Ledger {
         if claims.iter().all(|claim| !claim.hot_silent) {
             self.tell_hot(done, unmark).await;
         }
-        for claim in claims {
-            let ended = ended(&claim, settlement);
+        for (claim, settled) in claims.into_iter().zip(settled) {
+            let ended = match settled {
+                Settled::Recorded => ended(&claim, settlement),
+                // A person changed the event, or the lease lapsed: what became of it is not this claim's to say.
+                Settled::LeaseLost => Ended::Changed,
+            };
             claim.seat.leave(&ended);
         }
     }

@@ -81,6 +81,16 @@ impl Ledger {
                 Place::Queue(hear) => queues.push(heard(n, hear)),
             }
         }
+        let sit = |vigil: &mut Vigil<'_>, n: usize| {
+            match self.shared.in_flight.sit(vigil.items[n].ask.key.digest()) {
+                Place::Seat(seat) => vigil.listen(n, seat, true),
+                Place::Queue(hear) => {
+                    vigil.queue(n);
+                    return Some(heard(n, hear));
+                }
+            }
+            None
+        };
         let mut look = std::pin::pin!(Fuse::terminated());
         loop {
             vigil.watch().await;
@@ -98,18 +108,21 @@ impl Ledger {
                 Some(first) = queues.next() => {
                     let more = std::iter::from_fn(|| queues.next().now_or_never().flatten());
                     for (n, ended) in std::iter::once(first).chain(more).collect::<Vec<_>>() {
-                        // The one who sat there gave up before this copy's patience ended: sit down instead.
-                        if matches!(ended, Ended::Unknown) && monotonic() < deadline {
-                            match self.shared.in_flight.sit(vigil.items[n].ask.key.digest()) {
-                                Place::Seat(seat) => vigil.listen(n, seat, true),
-                                Place::Queue(hear) => queues.push(heard(n, hear)),
+                        match ended {
+                            // The one who sat there gave up before this copy's patience ended: sit down instead.
+                            Ended::Unknown if monotonic() < deadline => queues.extend(sit(&mut vigil, n)),
+                            Ended::Changed => vigil.stand(n),
+                            Ended::Done(..) | Ended::Released | Ended::Held(_) | Ended::Unknown => {
+                                vigil.end(n, ended);
                             }
-                        } else {
-                            vigil.end(n, ended);
                         }
                     }
                 }
-                said = &mut look => vigil.seen(said),
+                said = &mut look => {
+                    for n in vigil.seen(said) {
+                        queues.extend(sit(&mut vigil, n));
+                    }
+                }
                 rung = vigil.bell.rung() => vigil.rung(&rung),
                 () = sleep_until(vigil.next().min(until).into()) => {
                     if monotonic() >= until {
@@ -131,7 +144,7 @@ struct Vigil<'a> {
     undecided: usize,
     deadline: Instant,
     first_look: Instant,
-    /// How many seats were not looked at yet.
+    /// How many of the items that are not queued were not looked at yet.
     unlooked: usize,
     /// The items of the look under way.
     looking: Vec<usize>,
@@ -139,8 +152,7 @@ struct Vigil<'a> {
 
 struct Item {
     ask: Ask,
-    /// Where this request listens to another node; `None` while it waits behind another request of this one.
-    seat: Option<Seat>,
+    at: At,
     ended: Option<Ended>,
     looked: bool,
     /// When its mark is watched next; `None` while a look follows, or is under way.
@@ -151,6 +163,17 @@ struct Item {
     exposed: bool,
     /// Done, says the hot store, which has no more of the receipt.
     long: Option<Long>,
+}
+
+/// Where an item waits.
+enum At {
+    /// Behind another request of this node.
+    Queue,
+    /// Where this request listens to another node.
+    Seat(Seat),
+    /// Nowhere, as a person changed the event: it is looked at before this sits down again, so that no copy that comes
+    /// after the change queues behind one from before.
+    Nowhere,
 }
 
 impl<'a> Vigil<'a> {
@@ -171,7 +194,7 @@ impl<'a> Vigil<'a> {
         self.undecided += 1;
         self.items.push(Item {
             ask,
-            seat: None,
+            at: At::Queue,
             ended: None,
             looked: false,
             due: None,
@@ -184,10 +207,22 @@ impl<'a> Vigil<'a> {
     }
 
     fn listen(&mut self, n: usize, seat: Seat, looked: bool) {
-        seat.hear_by(&self.bell);
+        let at = if seat.hear_by(&self.bell) { At::Seat(seat) } else { At::Nowhere };
         let item = &mut self.items[n];
-        (item.seat, item.looked, item.due) = (Some(seat), looked, Some(monotonic()));
+        (item.at, item.looked, item.due) = (at, looked, Some(monotonic()));
         self.unlooked += usize::from(!looked);
+    }
+
+    fn stand(&mut self, n: usize) {
+        let item = &mut self.items[n];
+        (item.at, item.looked, item.due) = (At::Nowhere, false, Some(monotonic()));
+        self.unlooked += 1;
+    }
+
+    /// It waits behind another request, having been looked at.
+    fn queue(&mut self, n: usize) {
+        let item = &mut self.items[n];
+        (item.at, item.due, item.unseen) = (At::Queue, None, false);
     }
 
     /// When waiting ends, as it stands.
@@ -202,9 +237,14 @@ impl<'a> Vigil<'a> {
 
     fn rung(&mut self, digests: &DigestSet) {
         let now = monotonic();
-        for item in self.items.iter_mut().filter(|item| item.seat.is_some()) {
-            if digests.contains(&item.ask.key.digest()) {
+        for item in &mut self.items {
+            if let At::Seat(seat) = &item.at
+                && digests.contains(&item.ask.key.digest())
+            {
                 item.due = Some(now);
+                if seat.is_dissolved() {
+                    item.at = At::Nowhere;
+                }
             }
         }
     }
@@ -264,8 +304,9 @@ impl<'a> Vigil<'a> {
         (!self.looking.is_empty()).then(|| digests.collect())
     }
 
-    /// Takes the durable store's word of the items that were looked at.
-    fn seen(&mut self, said: Result<Vec<Option<Seen>>, DurableError>) {
+    /// Takes the durable store's word of the items that were looked at. Gives those that wait on, and have no place.
+    fn seen(&mut self, said: Result<Vec<Option<Seen>>, DurableError>) -> Vec<usize> {
+        let mut placeless = Vec::new();
         let looking = std::mem::take(&mut self.looking);
         let mut seen = said.map(Vec::into_iter);
         let (now, poll) = (monotonic(), self.poll());
@@ -293,13 +334,19 @@ impl<'a> Vigil<'a> {
                 Ok(Some(Seen::Claimed { .. }) | None) if !item.exposed => Ended::Released,
                 Ok(Some(Seen::Processing { .. } | Seen::Claimed { .. }) | None) | Err(_) => {
                     let pause = if item.pushed && hearing { POLL_PUSHED } else { poll };
-                    // Rung in between, it is due already.
-                    item.due = item.due.or(Some(now + pause));
+                    // Rung in between, it is due already, or looked at next.
+                    if item.due.is_none() && !item.unseen {
+                        item.due = Some(now + pause);
+                        if matches!(item.at, At::Nowhere) {
+                            placeless.push(n);
+                        }
+                    }
                     continue;
                 }
             };
             self.end(n, ended);
         }
+        placeless
     }
 
     fn poll(&self) -> Duration {
@@ -317,8 +364,11 @@ impl<'a> Vigil<'a> {
     fn end(&mut self, n: usize, ended: Ended) {
         let item = &mut self.items[n];
         (item.due, item.unseen) = (None, false);
-        if let Some(seat) = item.seat.take() {
+        let at = std::mem::replace(&mut item.at, At::Nowhere);
+        if !matches!(at, At::Queue) {
             self.unlooked -= usize::from(!std::mem::replace(&mut item.looked, true));
+        }
+        if let At::Seat(seat) = at {
             seat.leave(&ended);
         }
         item.ended = Some(ended);
@@ -343,6 +393,6 @@ fn waited(ask: &Ask, ended: Ended) -> Waited {
             Waited::Done { receipt, layer, conflict: ask.unless(processed) }
         }
         Ended::Held(parked) => Waited::Held { conflict: ask.unless(parked) },
-        Ended::Released | Ended::Unknown => Waited::NotDone,
+        Ended::Released | Ended::Unknown | Ended::Changed => Waited::NotDone,
     }
 }

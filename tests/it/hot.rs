@@ -10,9 +10,9 @@ use umavez::clock::UnixMillis;
 use umavez::config::{Hot as HotConfig, RedisConfig, Secret};
 use umavez::ledger::hot::{
     BreakerState, Done, Fit, Hot, HotAsk, HotCounts, HotDone, HotError, HotOpenError, HotSeen, Long, Marking,
-    Watched,
+    Told, Watched,
 };
-use umavez::ledger::{Digest, EventKey, Fence, Fingerprint, Receipt};
+use umavez::ledger::{EventKey, Fence, Fingerprint, Receipt};
 
 use crate::support::redis::{Cluster, Redis, Reply, Sentinels};
 
@@ -22,7 +22,7 @@ const WINDOW: Duration = Duration::from_secs(600);
 /// A hot store as one node has it: a handle, what other nodes tell, and the tasks behind both.
 struct Node {
     hot: Hot,
-    pushes: Receiver<Digest>,
+    pushes: Receiver<Told>,
     tracker: TaskTracker,
 }
 
@@ -202,16 +202,16 @@ async fn no_end_that_was_on_its_way_lands_on_what_a_person_changed(a: &Node) {
 }
 
 /// The next end told, less those of events that were forgotten before: nodes are told of that too.
-async fn told_next(told: &mut Receiver<Digest>, forgotten: &[&EventKey]) -> Option<Digest> {
+async fn told_next(told: &mut Receiver<Told>, forgotten: &[&EventKey]) -> Option<Told> {
     loop {
         let next = told.recv().await;
-        if !forgotten.iter().any(|forgotten| next == Some(forgotten.digest())) {
+        if !forgotten.iter().any(|forgotten| next == Some(Told::Ended(forgotten.digest()))) {
             return next;
         }
     }
 }
 
-async fn who_watches_an_event_is_told_of_its_end(a: &Node, b: &Hot, told: &mut Receiver<Digest>) {
+async fn who_watches_an_event_is_told_of_its_end(a: &Node, b: &Hot, told: &mut Receiver<Told>) {
     let [finished, failed, quiet] = ["finished", "failed", "quiet"].map(|id| key(&format!("watched {id}")));
     for key in [&finished, &failed, &quiet] {
         assert_eq!(b.watch(key).await.unwrap(), Watched::Absent);
@@ -223,9 +223,15 @@ async fn who_watches_an_event_is_told_of_its_end(a: &Node, b: &Hot, told: &mut R
     a.hot.done(vec![end(&quiet, &made("quiet"))]).await.unwrap();
     a.hot.done(vec![end(&finished, &made("finished"))]).await.unwrap();
     let forgotten = &[&key("released"), &key("changed")];
-    assert_eq!(within("told of the success", told_next(told, forgotten)).await, Some(finished.digest()));
+    assert_eq!(
+        within("told of the success", told_next(told, forgotten)).await,
+        Some(Told::Ended(finished.digest()))
+    );
     a.hot.release(vec![(failed.clone(), Fence(1))]).await.unwrap();
-    assert_eq!(within("told of the release", told_next(told, forgotten)).await, Some(failed.digest()));
+    assert_eq!(
+        within("told of the release", told_next(told, forgotten)).await,
+        Some(Told::Ended(failed.digest()))
+    );
     assert_eq!(b.watch(&finished).await.unwrap(), Watched::Done(made("finished")));
     assert_eq!(b.watch(&failed).await.unwrap(), Watched::Absent);
 }
@@ -274,7 +280,7 @@ async fn a_mark_is_set_once_more(a: &Node) {
     assert_eq!(a.hot.mark(Marking::Take, &[ask(&taken, 2)]).await.unwrap(), [HotSeen::Claimed]);
 }
 
-async fn everything_holds(mut a: Node, b: &Hot, b_is_told: Option<&mut Receiver<Digest>>) -> Node {
+async fn everything_holds(mut a: Node, b: &Hot, b_is_told: Option<&mut Receiver<Told>>) -> Node {
     an_event_is_claimed_once_among_many(&a, b).await;
     the_same_fence_finds_its_own_mark(&a).await;
     a_done_event_is_known_with_its_receipt(&a, b).await;
@@ -308,7 +314,7 @@ async fn everything_holds_on(url: &str) {
             b.hot.watch(&key).await.unwrap();
             a.hot.release(vec![(key.clone(), Fence(1))]).await.unwrap();
             let told = tokio::time::timeout(Duration::from_millis(100), b.pushes.recv()).await;
-            if told == Ok(Some(key.digest())) {
+            if told == Ok(Some(Told::Ended(key.digest()))) {
                 return;
             }
         }
@@ -462,7 +468,10 @@ async fn an_end_that_comes_alone_never_stands_on_what_a_person_changed() {
     assert_eq!(node.claims(&watched, 1).await, HotSeen::Claimed);
     assert_eq!(node.hot.watch(&watched).await.unwrap(), Watched::Watching);
     node.hot.done(vec![end(&watched, &made("told"))]).await.unwrap();
-    assert_eq!(within("told", told_next(&mut node.pushes, &[&late])).await, Some(watched.digest()));
+    assert_eq!(
+        within("told", told_next(&mut node.pushes, &[&late])).await,
+        Some(Told::Ended(watched.digest()))
+    );
     assert_eq!(node.claims(&watched, 3).await, HotSeen::Done(made("told")));
 }
 
@@ -705,7 +714,7 @@ async fn what_leaves_together_is_decided_key_by_key() {
         assert!(scripts().await <= before + 2, "they did not leave together");
         assert_eq!(
             within("told of the end", told_next(&mut node.pushes, &[&forgotten])).await,
-            Some(watched.digest())
+            Some(Told::Ended(watched.digest()))
         );
         assert_eq!(node.claims(&taken, 10).await, HotSeen::Done(made("done")));
         assert_eq!(node.claims(&watched, 10).await, HotSeen::Done(made("told")));

@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::value::{self, FORGOTTEN_TTL, Value};
-use super::{HotAsk, HotDone, HotSeen, Watched};
+use super::{HotAsk, HotDone, HotSeen, Told, Watched};
 use crate::clock::monotonic;
 use crate::ledger::claim::{Digest, EventKey, Fence};
 
@@ -31,7 +31,7 @@ const UNDONE: u64 = 1 << 63;
 pub struct Memory {
     shards: Arc<[Mutex<Shard>; SHARDS]>,
     opened: Instant,
-    settled: mpsc::Sender<Digest>,
+    settled: mpsc::Sender<Told>,
     closing: CancellationToken,
     /// The last handle's end ends the housekeeping.
     _closes: Arc<DropGuard>,
@@ -71,7 +71,7 @@ impl Memory {
         bytes_max: usize,
         pushes_max: usize,
         tracker: &TaskTracker,
-    ) -> (Self, mpsc::Receiver<Digest>) {
+    ) -> (Self, mpsc::Receiver<Told>) {
         let shard = |_| Mutex::new(Shard { bytes_max: bytes_max / SHARDS, ..Shard::default() });
         let (settled, pushes) = mpsc::channel(pushes_max);
         let closing = CancellationToken::new();
@@ -170,7 +170,7 @@ impl Memory {
     }
 
     fn push(&self, watched: bool, digest: Digest) {
-        if watched && self.settled.try_send(digest).is_err() {
+        if watched && self.settled.try_send(Told::Ended(digest)).is_err() {
             tracing::debug!("an end was not told: the queue is full, the fallback poll finds it");
         }
     }

@@ -18,7 +18,7 @@ pub use redis::Redis;
 use crate::config;
 use crate::ledger::claim::{Digest, EventKey, Fence, Fingerprint, Receipt};
 
-/// How many ends told by other nodes may wait to be read; past it they are dropped and counted.
+/// How much of what other nodes tell may wait to be read; past it they are dropped and counted.
 const PUSHES_MAX: usize = 4096;
 
 /// The hot store, as one thread uses it: see [`Hot::on_this_worker`].
@@ -85,6 +85,15 @@ pub struct HotDone {
     pub ttl: Duration,
 }
 
+/// What nodes tell each other of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It ended where somebody watched it, or is about to be changed: what was known of it may not hold.
+    Ended(Digest),
+    /// A person has changed it: who is busy with it has no claim any more.
+    Changed(Digest),
+}
+
 /// What became of the wish to be told of an event's end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Watched {
@@ -135,14 +144,14 @@ pub enum HotError {
 }
 
 impl Hot {
-    /// Opens the store and the ends that other nodes tell of events watched here. A Redis that is down is no
+    /// Opens the store and what other nodes tell of events: ends that are watched, and changes. A Redis that is down is no
     /// error: the handle rests until it comes. Must be called inside a runtime, which serves this handle.
     ///
     /// The store's own tasks run in `tracker` until [`Hot::close`], or until the last handle is dropped.
     pub async fn open(
         config: &config::Hot,
         tracker: &TaskTracker,
-    ) -> Result<(Self, mpsc::Receiver<Digest>), HotOpenError> {
+    ) -> Result<(Self, mpsc::Receiver<Told>), HotOpenError> {
         match config {
             config::Hot::Memory { bytes_max } => {
                 let (memory, pushes) = Memory::open(*bytes_max, PUSHES_MAX, tracker);
@@ -220,6 +229,15 @@ impl Hot {
                 Ok(())
             }
             Self::Redis(redis) => redis.forget(key).await,
+        }
+    }
+
+    /// Tells every node that a person has changed an event, once it is recorded and forgotten.
+    pub async fn changed(&self, key: &EventKey) -> Result<(), HotError> {
+        match self {
+            // There is this one only.
+            Self::Memory(_) => Ok(()),
+            Self::Redis(redis) => redis.changed(key).await,
         }
     }
 

@@ -100,7 +100,7 @@ fn address(url: &str) -> std::net::SocketAddr {
 
 impl Node {
     fn new(
-        hot: (Hot, mpsc::Receiver<umavez::ledger::Digest>),
+        hot: (Hot, mpsc::Receiver<umavez::ledger::hot::Told>),
         durable: Durable,
         (hot_wire, durable_wire): (Option<Wire>, Option<Wire>),
     ) -> Self {

@@ -1,5 +1,5 @@
 //! What runs beside the requests: the task that connects, probes and closes a breaker, and the one that hears
-//! what other nodes settled.
+//! what other nodes tell of events.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use fred::types::{ConnectHandle, CustomCommand, Message, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
+use super::super::Told;
 use super::super::breaker::{Breaker, count};
 use super::Cause;
 use super::cause::is_syntax_error;
@@ -31,6 +32,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 const PROBE_TTL: &[u8] = b"10000";
 /// Where Redis tells a client that tracks keys which of them changed; every one that does, of a flush.
 const INVALIDATED: &str = "__redis__:invalidate";
+/// Begins what is published of an event that a person changed.
+const CHANGED: char = '+';
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_millis(500);
 /// So many failed probes of a connection that claims to be one make a new connection.
@@ -161,12 +164,25 @@ async fn probe(node: &Node, slot: &Slot, link: &mut Option<Link>, name: &str) ->
     }
 }
 
-/// Hears what nodes settled that some node watches, and passes the digests on, connecting as often as it takes.
-pub(super) async fn listen(node: Arc<Node>, settled: mpsc::Sender<Digest>) {
+/// What is published of an event. Its sign reads as part of the number to versions that know of ends only.
+pub(super) fn message(told: Told) -> String {
+    match told {
+        Told::Ended(digest) => digest.to_string(),
+        Told::Changed(digest) => format!("{CHANGED}{digest}"),
+    }
+}
+
+fn told(message: &str) -> Option<Told> {
+    let digest = u128::from_str_radix(message, 16).ok().map(Digest);
+    if message.starts_with(CHANGED) { digest.map(Told::Changed) } else { digest.map(Told::Ended) }
+}
+
+/// Hears what nodes tell of events, and passes it on, connecting as often as it takes.
+pub(super) async fn listen(node: Arc<Node>, tell: mpsc::Sender<Told>) {
     let mut delay = DELAY_MIN;
     let hear = async {
         loop {
-            let heard = hear(&node, &settled).await;
+            let heard = hear(&node, &tell).await;
             node.hearing.ends();
             match heard {
                 Ok(()) => delay = DELAY_MIN,
@@ -183,7 +199,7 @@ pub(super) async fn listen(node: Arc<Node>, settled: mpsc::Sender<Digest>) {
 }
 
 /// Hears until the connection is given up; an error where it never came to hearing.
-async fn hear(node: &Node, settled: &mpsc::Sender<Digest>) -> Result<(), Cause> {
+async fn hear(node: &Node, tell: &mpsc::Sender<Told>) -> Result<(), Cause> {
     let mut link = connect(node).await?;
     let mut messages = link.client.message_rx();
     let mut reconnects = link.client.reconnect_rx();
@@ -197,7 +213,7 @@ async fn hear(node: &Node, settled: &mpsc::Sender<Digest>) -> Result<(), Cause> 
             // Until it has connected anew by itself, nothing would be heard, and nobody told so.
             _ = errors.recv() => return Ok(()),
             message = messages.recv() => match message {
-                Ok(message) => pass_on(node, settled, &message),
+                Ok(message) => pass_on(node, tell, &message),
                 Err(RecvError::Lagged(_)) => missed(node),
                 Err(RecvError::Closed) => return Ok(()),
             },
@@ -239,14 +255,14 @@ async fn follow_flushes(client: &WithOptions<Client>) -> Result<(), Cause> {
     client.custom::<Value, _>(CustomCommand::new_static("CLIENT", None, false), words).await.map(drop)
 }
 
-fn pass_on(node: &Node, settled: &mpsc::Sender<Digest>, message: &Message) {
+fn pass_on(node: &Node, tell: &mpsc::Sender<Told>, message: &Message) {
     if message.channel == INVALIDATED {
         // No key is tracked: all of them are meant. What this node knows, the next copies shall bring back to Redis.
         tracing::info!("redis was flushed");
         return node.hearing.missed();
     }
-    let digest = message.value.as_str().and_then(|hex| u128::from_str_radix(&hex, 16).ok());
-    if digest.is_none_or(|digest| settled.try_send(Digest(digest)).is_err()) {
+    let told = message.value.as_str().and_then(|message| told(&message));
+    if told.is_none_or(|told| tell.try_send(told).is_err()) {
         missed(node);
     }
 }

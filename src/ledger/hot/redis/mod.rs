@@ -29,9 +29,9 @@ use self::script::Script;
 use self::way::{Reply, Slot, Way};
 use super::breaker::{Breaker, BreakerState, HotCounts, count};
 use super::value::{self, Value};
-use super::{Fit, HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Watched};
+use super::{Fit, HotAsk, HotDone, HotError, HotOpenError, HotSeen, Marking, Told, Watched};
 use crate::config::RedisConfig;
-use crate::ledger::claim::{Digest, EventKey, Fence};
+use crate::ledger::claim::{EventKey, Fence};
 
 /// What fred says went wrong.
 pub(super) type Cause = fred::error::Error;
@@ -64,7 +64,7 @@ impl Redis {
         config: &RedisConfig,
         pushes_max: usize,
         tracker: &TaskTracker,
-    ) -> Result<(Self, mpsc::Receiver<Digest>), HotOpenError> {
+    ) -> Result<(Self, mpsc::Receiver<Told>), HotOpenError> {
         let node = Arc::new(Node::new(config, tracker)?);
         let closing = node.closing.clone();
         let (sender, pushes) = mpsc::channel(pushes_max);
@@ -162,7 +162,7 @@ impl Redis {
         let (name, text) = (value::name(&self.node.prefix, &end.key), value::done(&end.done).into());
         let errand = Errand { deed: Deed::Done, name, value: text, ttl: millis(end.ttl) };
         match self.gather(way, errand, only).await? {
-            Gathered::Said(Reply::Number(1)) => self.tell(way, &end.key).await,
+            Gathered::Said(Reply::Number(1)) => self.tell(way, Told::Ended(end.key.digest())).await,
             Gathered::Said(_) => Ok(()),
             Gathered::Alone(Errand { name, value, ttl, .. }, _underway) => {
                 let (channel, digest) = (self.node.channel.as_bytes(), end.key.digest().to_string());
@@ -172,9 +172,9 @@ impl Redis {
         }
     }
 
-    async fn tell(&self, way: &Way, key: &EventKey) -> Result<(), HotError> {
-        let digest = key.digest().to_string();
-        let words = [b"PUBLISH", self.node.channel.as_bytes(), digest.as_bytes()];
+    async fn tell(&self, way: &Way, told: Told) -> Result<(), HotError> {
+        let told = keeper::message(told);
+        let words = [b"PUBLISH", self.node.channel.as_bytes(), told.as_bytes()];
         self.ask(way, None, &words).await.map(|_| ())
     }
 
@@ -184,7 +184,7 @@ impl Redis {
             let (name, fence) = (value::name(&self.node.prefix, key), fence.0.to_string().into());
             let errand = Errand { deed: Deed::Release, name, value: fence, ttl: String::new() };
             match self.gather(way, errand, only).await? {
-                Gathered::Said(Reply::Number(1)) => self.tell(way, key).await,
+                Gathered::Said(Reply::Number(1)) => self.tell(way, Told::Ended(key.digest())).await,
                 Gathered::Said(_) => Ok(()),
                 Gathered::Alone(Errand { name, value, .. }, _underway) => {
                     let digest = key.digest().to_string();
@@ -215,7 +215,11 @@ impl Redis {
         let words = [b"SET", &*name, value::FORGOTTEN, b"PX", ttl.as_bytes()];
         let way = &self.way()?;
         self.ask(way, Some(&name), &words).await?;
-        self.tell(way, key).await
+        self.tell(way, Told::Ended(key.digest())).await
+    }
+
+    pub(super) async fn changed(&self, key: &EventKey) -> Result<(), HotError> {
+        self.tell(&self.way()?, Told::Changed(key.digest())).await
     }
 
     pub(super) fn near_ttl(&self) -> Duration {
