@@ -2,6 +2,7 @@
 //! actor, and the hot store forgets what it knew before the change shows.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Admin, json as answer, payload};
 use crate::clock::UnixMillis;
-use crate::flow::ResubmitError;
+use crate::flow::{ResubmitError, Stands};
 use crate::ledger::durable::{DurableError, Override, Record, State};
 use crate::ledger::{Digest, EventKey};
 
@@ -19,14 +20,24 @@ const LIST_MAX: usize = 1000;
 /// How many hex digits of a digest name an event at least: as many as logs show.
 const PREFIX_MIN: u32 = 8;
 
-/// Which change a path names.
-pub(super) fn override_of(path: &str) -> Option<Override> {
-    match path {
-        "/events/mark-done" => Some(Override::MarkDone),
-        "/events/release" => Some(Override::Release),
-        "/events/forget" => Some(Override::Forget),
-        "/events/allow-once" => Some(Override::AllowOnce),
-        _ => None,
+/// What a person decides about an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Change(Override),
+    Replay,
+}
+
+impl Decision {
+    /// The one that a path names.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        match path {
+            "/events/mark-done" => Some(Self::Change(Override::MarkDone)),
+            "/events/release" => Some(Self::Change(Override::Release)),
+            "/events/forget" => Some(Self::Change(Override::Forget)),
+            "/events/allow-once" => Some(Self::Change(Override::AllowOnce)),
+            "/events/replay" => Some(Self::Replay),
+            _ => None,
+        }
     }
 }
 
@@ -103,12 +114,36 @@ impl Admin {
         }
     }
 
-    pub(super) async fn change<B>(
-        &self,
-        request: &Request<B>,
-        to: Override,
+    /// Carries a decision out in a task that the drain waits for: whoever hangs up doesn't break it off half-way, and the
+    /// stores are there until it is recorded. A gateway that stops begins none that may take as long as the app does.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        decision: Decision,
+        request: Request<()>,
         peer: SocketAddr,
     ) -> Response<Bytes> {
+        // Before it looks: what closes in between waits for it.
+        let token = self.decisions.token();
+        let late = decision == Decision::Replay && self.draining.is_cancelled();
+        if late || self.decisions.is_closed() {
+            let why = "the gateway is stopping, and nothing was done: ask again when it runs";
+            return answer(StatusCode::SERVICE_UNAVAILABLE, &json!({"error": why}));
+        }
+        let admin = Arc::clone(self);
+        let decided = self.decisions.spawn(async move {
+            let _token = token;
+            match decision {
+                Decision::Change(to) => admin.change(&request, to, peer).await,
+                Decision::Replay => admin.replay(&request, peer).await,
+            }
+        });
+        decided.await.unwrap_or_else(|_| {
+            let why = "it broke off: look where the event stands before you ask again";
+            answer(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": why}))
+        })
+    }
+
+    async fn change(&self, request: &Request<()>, to: Override, peer: SocketAddr) -> Response<Bytes> {
         let record = match self.named(request).await {
             Ok(record) => record,
             Err(missing) => return missing.answer(),
@@ -128,7 +163,7 @@ impl Admin {
     }
 
     /// Sends a held event's stored request again, now.
-    pub(super) async fn replay<B>(&self, request: &Request<B>, peer: SocketAddr) -> Response<Bytes> {
+    async fn replay(&self, request: &Request<()>, peer: SocketAddr) -> Response<Bytes> {
         let record = match self.named(request).await {
             Ok(record) => record,
             Err(missing) => return missing.answer(),
@@ -151,12 +186,25 @@ impl Admin {
         match self.flow.resubmit(&record, payload, &actor(peer)).await {
             Ok(sent) => answer(
                 StatusCode::OK,
-                &json!({"key": record.key, "before": "held", "state": sent.state(), "answer": sent.status.as_u16(), "verdict": sent.said}),
+                &json!({
+                    "key": record.key,
+                    "before": "held",
+                    "state": match sent.state {
+                        Stands::At(now) => state(now),
+                        Stands::Forgotten => "forgotten",
+                        Stands::Unknown => "unknown",
+                    },
+                    "recorded": sent.recorded,
+                    "answer": sent.status.as_u16(),
+                    "verdict": sent.said,
+                    "others": sent.others,
+                }),
             ),
             Err(ResubmitError::Durable(error)) => down(&error),
             Err(
                 error @ (ResubmitError::Unreadable(_)
                 | ResubmitError::NoRoute(_)
+                | ResubmitError::NoItem(_)
                 | ResubmitError::NotHeld(_)
                 | ResubmitError::Gone),
             ) => answer(StatusCode::CONFLICT, &json!({"error": error.to_string(), "key": record.key})),

@@ -15,7 +15,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use events::Decision;
 pub use reload::{Reload, Reloaded, WAITING_RELOADS_MAX};
 use stranger::{Stranger, stranger};
 
@@ -39,6 +41,8 @@ pub struct Admin {
     pub reloads: mpsc::Sender<Reload>,
     /// Cancelled when the gateway drains.
     pub draining: CancellationToken,
+    /// What people ask for runs here, and the drain waits for it; closed when nothing more may begin.
+    pub decisions: TaskTracker,
 }
 
 /// What is asked for everything but /live and /ready; set on a listener that isn't loopback. A reload swaps it.
@@ -76,9 +80,8 @@ impl Admin {
             (&Method::GET, "/events/held") => self.held(&request).await,
             (&Method::GET, "/actions") => self.actions(&request).await,
             (&Method::POST, "/reload") => self.reload(peer).await,
-            (&Method::POST, "/events/replay") => self.replay(&request, peer).await,
-            (&Method::POST, path) => match events::override_of(path) {
-                Some(change) => self.change(&request, change, peer).await,
+            (&Method::POST, path) => match Decision::of(path) {
+                Some(decision) => self.decide(decision, request.map(drop), peer).await,
                 None => unknown(),
             },
             _ => unknown(),

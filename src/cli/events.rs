@@ -137,14 +137,33 @@ impl Events {
     }
 }
 
-/// A replay that the app did not take has failed, though the gateway did what it was asked for.
+/// A replay that the app did not take has failed, though the gateway did what it was asked for; and so has one that the
+/// ledger has not recorded.
 fn replayed(told: &str) -> Result<(), Failure> {
     let told: serde_json::Value = serde_json::from_str(told).unwrap_or_default();
-    if told["state"] == "done" {
-        return Ok(());
+    let others = told["others"].as_u64().unwrap_or(0);
+    if others > 0 {
+        let events = if others == 1 { "event" } else { "events" };
+        eprintln!(
+            "umavez: the batch can't be cut, so the app got the whole of it: {others} other {events} in it went again too"
+        );
     }
-    Err(Failure::Other(anyhow::anyhow!(
-        "the replay failed: the app did not take it (answer {}), and the event stays held",
-        told["answer"]
-    )))
+    let (answer, state) = (&told["answer"], told["state"].as_str().unwrap_or("unknown"));
+    let taken = told["verdict"] == "first" || told["verdict"] == "duplicate";
+    let why = match (taken, state) {
+        (true, "done") => return Ok(()),
+        (true, "processing" | "unknown") => format!(
+            "the app took it (answer {answer}), and that is not recorded yet: look at it (`umavez events show`) before you replay it again"
+        ),
+        (true, _) => format!(
+            "the app took it (answer {answer}), but somebody changed the event meanwhile, or its lease had lapsed: it is {state} now"
+        ),
+        (false, "held") => {
+            format!("the replay failed: the app did not take it (answer {answer}), and the event stays held")
+        }
+        (false, _) => format!(
+            "the replay failed: the app did not take it (answer {answer}), and the event is {state} now"
+        ),
+    };
+    Err(Failure::Other(anyhow::anyhow!(why)))
 }

@@ -45,7 +45,7 @@ pub use pass::Tunnels;
 use persist::Persistent;
 pub use prepared::{Found, Route, RouteError, Routes};
 use proxy::Work;
-pub use resubmit::{Resubmit, ResubmitError, stored_request};
+pub use resubmit::{Resubmit, ResubmitError, Stands, stored_request};
 pub use room::{Room, Rooms};
 pub use route::{RouteConflict, RouteTable};
 

@@ -13,13 +13,13 @@ use super::done::Done;
 use super::forward;
 use super::plan::{Duplicate, Plan};
 use super::prepared::Route;
+use super::resubmit::Replay;
 use super::settle::{Ending, refuses, rule};
 use super::{Arrived, Flow};
 use crate::clock::monotonic;
 use crate::config::{Mode, OnDurableDown, OnKeyless, RouteConfig};
 use crate::ledger::{
-    Ask, Claimed, Conditions, EventKey, Fingerprint, OnUnknown, Payload, Settlement, Verdict, Waited, Waiter,
-    WithoutDurable,
+    Ask, Conditions, EventKey, Fingerprint, OnUnknown, Settlement, Verdict, Waited, Waiter, WithoutDurable,
 };
 use crate::metrics::{Answer, Said};
 use crate::providers::Items;
@@ -38,16 +38,8 @@ pub(super) struct Work {
     /// The signature is missing or wrong. In shadow only: any other route refuses such a request.
     pub(super) unsigned: bool,
     /// Set where a person replays a held event.
-    pub(super) replay: Option<Replay>,
+    pub(super) replay: Option<Arc<Replay>>,
     pub(super) trace: Trace,
-}
-
-/// A held event that a person has claimed anew, to send its stored request again. Its sender was told that it is safe
-/// and will not come again: whatever doesn't end in `commit` is held again.
-#[derive(Clone, Debug)]
-pub(super) struct Replay {
-    pub(super) claimed: Claimed,
-    pub(super) payload: Arc<Payload>,
 }
 
 /// The items that have keys, and those whose key came before in the same request.
@@ -68,8 +60,11 @@ pub(super) struct Twin {
 impl Flow {
     /// The steps, top to bottom.
     pub(super) async fn proxy(self: &Arc<Self>, work: Work) -> Done {
-        if work.route.config.mode == Mode::Shadow && work.replay.is_none() {
-            // Boxed, as what is rare shouldn't take room in every request's future.
+        // Boxed, as what is rare shouldn't take room in every request's future.
+        if let Some(replay) = work.replay.clone() {
+            return Box::pin(self.replay(work, replay)).await;
+        }
+        if work.route.config.mode == Mode::Shadow {
             return Box::pin(self.shadow(work)).await;
         }
         let keyed = Keyed::of(&work);
@@ -118,7 +113,7 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn config(&self) -> &RouteConfig {
+    pub(super) fn config(&self) -> &RouteConfig {
         &self.work.route.config
     }
 
@@ -156,7 +151,7 @@ impl Run<'_> {
         let exposed = plan.claims.iter().filter(|claim| !claim.is_durable()).count();
         self.work.route.metrics.exposed.increment(u64::try_from(exposed).unwrap_or(u64::MAX));
         let Some(error) = plan.unavailable.take() else { return Ok(plan) };
-        if self.config().on_durable_down == OnDurableDown::Bypass && self.work.replay.is_none() {
+        if self.config().on_durable_down == OnDurableDown::Bypass {
             self.work
                 .route
                 .metrics
@@ -167,15 +162,14 @@ impl Run<'_> {
         }
         let count = plan.claims.len();
         if count > 0 {
-            let unprocessed = if self.work.replay.is_some() { Settlement::Hold } else { Settlement::Release };
             self.work.trace.step();
-            let landed = self.flow.ledger.settle(plan.claims, unprocessed.clone()).await;
-            self.work.trace.settled(&unprocessed, count, landed);
+            let landed = self.flow.ledger.settle(plan.claims, Settlement::Release).await;
+            self.work.trace.settled(&Settlement::Release, count, landed);
         }
         Err(Refusal::LedgerDown(error))
     }
 
-    async fn forward(&mut self, plan: Plan, single: Option<EventKey>, deadline: Instant) -> Done {
+    pub(super) async fn forward(&mut self, plan: Plan, single: Option<EventKey>, deadline: Instant) -> Done {
         let Plan { claims, removed, waiting, unavailable_items, .. } = plan;
         let config = Arc::clone(&self.work.route.config);
         let said = match (claims.is_empty(), unavailable_items) {
@@ -217,6 +211,9 @@ impl Run<'_> {
                 .metrics
                 .lease_lost
                 .increment(u64::try_from(landed.lease_lost).unwrap_or(u64::MAX));
+            if let Some(replay) = &self.work.replay {
+                replay.came(&outcome, &settlement, landed);
+            }
         }
         if held {
             tracing::warn!(route = %config.name, key = self.key, trace_id = self.work.trace.id(), "held: nobody knows whether the app has processed this event");
@@ -236,7 +233,7 @@ impl Run<'_> {
     }
 
     /// Every item is a copy: wait for those in flight, then answer as the first time.
-    async fn nothing_new(&mut self, plan: Plan, deadline: Instant) -> Done {
+    pub(super) async fn nothing_new(&mut self, plan: Plan, deadline: Instant) -> Done {
         let Plan { mut duplicates, waiting, held, .. } = plan;
         let heard = self.hear(waiting, deadline).await;
         duplicates.extend(heard.duplicates);

@@ -98,7 +98,7 @@ impl Flow {
 }
 
 impl<'a> Run<'a> {
-    fn new(flow: &'a Flow, work: Work) -> Self {
+    pub(super) fn new(flow: &'a Flow, work: Work) -> Self {
         Self { flow, work, key: None, attempt: 0, removed: 0, elsewhere: Duration::ZERO }
     }
 

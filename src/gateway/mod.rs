@@ -68,6 +68,8 @@ pub struct Gateway {
     /// Comes when a new process has the sockets and serves; kept, it tells that process how long this one lives.
     successor: oneshot::Receiver<UnixStream>,
     tracker: TaskTracker,
+    /// What people ask of the event API: work under way like any request.
+    decisions: TaskTracker,
     workers: Vec<oneshot::Receiver<()>>,
     ledger: Ledger,
     grace: Duration,
@@ -182,6 +184,7 @@ impl Gateway {
             stopping,
             successor,
             tracker,
+            decisions: TaskTracker::new(),
             workers: Vec::new(),
             ledger: ledger.clone(),
             grace: listen.grace,
@@ -203,6 +206,7 @@ impl Gateway {
             token: token.clone(),
             reloads,
             draining: gateway.draining.clone(),
+            decisions: gateway.decisions.clone(),
         };
         gateway.spawn_admin(&config.limits, &tls, TcpListener::from_std(sockets.admin)?, admin_room);
         if is_single(&config) {
@@ -234,16 +238,20 @@ impl Gateway {
     /// Accepts nothing more, finishes what is under way, records what is unsettled, closes the stores.
     ///
     /// # Errors
-    /// When requests were still under way after the grace.
+    /// When requests, or replays, were still under way after the grace.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.draining.cancel();
-        let workers = async {
+        let under_way = async {
             for worker in self.workers {
                 // A worker that is gone has ended too.
                 drop(worker.await);
             }
+            // Until then a person may still decide; from here on nobody begins to, and who has is waited for.
+            self.decisions.close();
+            self.decisions.wait().await;
         };
-        let drained = tokio::time::timeout(self.grace, workers).await;
+        let drained = tokio::time::timeout(self.grace, under_way).await;
+        self.decisions.close();
         self.stopping.cancel();
         self.tracker.close();
         let flushed = tokio::time::timeout(FLUSH_MAX, async {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
 use super::Ledger;
@@ -89,13 +89,19 @@ impl Background {
 
     fn leave(&self, job: Job) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.jobs.try_send(job).is_err() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.metrics.dropped();
-            tracing::error!(
+        let Err(unsent) = self.jobs.try_send(job) else { return };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.dropped();
+        match unsent {
+            TrySendError::Full(_) => tracing::error!(
                 jobs_max = JOBS_MAX,
                 "a settlement was dropped: too many wait for the durable store"
-            );
+            ),
+            TrySendError::Closed(_) => {
+                tracing::error!(
+                    "a settlement was dropped: it came after the gateway's grace, the stores are closed"
+                );
+            }
         }
     }
 }

@@ -45,6 +45,7 @@ mod providers;
 mod proxy;
 mod redact;
 mod reload;
+mod replays;
 mod retries;
 mod shadow;
 mod signature_vectors;
