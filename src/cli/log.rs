@@ -16,7 +16,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
 use umavez::clock::Clock;
-use umavez::config::{Log, LogFormat};
+use umavez::config::{Log, LogFilter, LogFormat};
 use umavez::upstream::told;
 
 use super::Failure;
@@ -38,9 +38,8 @@ pub(super) fn start(log: &Log) -> Result<Flush, Failure> {
         Ok(filter) if !filter.trim().is_empty() => (filter, VARIABLE),
         Ok(_) | Err(_) => (log.level.clone(), "log.level"),
     };
-    let filter = EnvFilter::builder().parse(&filter).map_err(|error| {
-        Failure::Usage(format!("{whence}: {error}; write such as `info` or `umavez=debug,warn`"))
-    })?;
+    let filter = LogFilter::parse(&filter).map_err(|fault| Failure::Usage(format!("{whence}: {fault}")))?;
+    let filter = EnvFilter::builder().parse(&filter.text).map_err(|error| Failure::Other(error.into()))?;
     let text = match log.format {
         LogFormat::Text => true,
         LogFormat::Json => false,

@@ -1,5 +1,6 @@
 //! A route's secrets and public key: whether they suit what its provider signs, and what a key leaves unproven.
 
+use super::Scope;
 use super::problem::Fault;
 use super::secret::Secret;
 use super::source::{Field, Section};
@@ -100,11 +101,15 @@ pub(super) fn secrets(field: &Field<'_>, signature: Option<&Signature>) -> Vec<S
     fields.iter().filter_map(checked).collect()
 }
 
-/// Warns of key parts that the provider's signature doesn't cover.
+/// What a value of the path that isn't signed lets a stranger do.
+const ELSEWHERE: &str = "it again to another path, where it is a new event";
+
+/// Warns of what tells events apart and the provider's signature doesn't cover: key parts, and the scope's placeholders.
 pub(super) fn warn_of_unsigned_parts(
     route: &Section<'_>,
     provider: Option<&Provider>,
     items: Option<&ItemRules>,
+    scope: Option<&Scope>,
 ) {
     let (Some(provider), Some(items)) = (provider, items) else { return };
     // A route without a secret is warned of as a whole.
@@ -120,12 +125,21 @@ pub(super) fn warn_of_unsigned_parts(
         route.warn(field, text);
     }
     for source in items.key_sources().iter().filter(|source| !signature.covers(source)) {
+        let risk = if source.starts_with("path:") { ELSEWHERE } else { "its signature with another event" };
         let text = format!(
-            "events are named by {source}, which {}'s signature does not cover: who has seen one delivery can send \
-             its signature with another event",
+            "events are named by {source}, which {}'s signature does not cover: who has seen one delivery can send {risk}",
             provider.name
         );
         route.warn(field, text);
+    }
+    let placeholders = scope.into_iter().flat_map(Scope::placeholders);
+    for name in placeholders.filter(|name| !signature.covers(&format!("path:{name}"))) {
+        let text = format!(
+            "events are kept apart by path:{name}, which {}'s signature does not cover: who has seen one delivery can \
+             send {ELSEWHERE}",
+            provider.name
+        );
+        route.warn("scope", text);
     }
     if signature.signs_checksum() {
         let text = format!(

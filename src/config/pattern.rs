@@ -91,6 +91,14 @@ fn is_name(text: &str) -> bool {
 pub struct Scope(pub String);
 
 impl Scope {
+    /// The names of its placeholders, in order.
+    pub fn placeholders(&self) -> impl Iterator<Item = &str> {
+        pieces(&self.0).filter_map(|piece| match piece {
+            Piece::Name(name) => Some(name),
+            Piece::Text(_) | Piece::Open => None,
+        })
+    }
+
     /// Parses a scope whose placeholders `path` must have.
     pub fn parse(text: &str, path: Option<&RoutePath>) -> Result<Self, Fault> {
         if text.trim().is_empty() {

@@ -2,13 +2,17 @@
 //! where the fields are read.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use http::uri::Scheme;
+use http::{Method, StatusCode};
 
+use super::problem::nearest;
 use super::source::{Field, Section};
 use super::{Listen, OnDurableDown, RouteConfig, Target, units};
+use crate::providers::Provider;
 
 /// Warns of what a route that is right on its own risks.
 pub(super) fn warn_of_route(route: &Section<'_>, read: &RouteConfig) {
@@ -70,6 +74,64 @@ fn warn_of_forgetting(route: &Section<'_>, read: &RouteConfig) {
             "done",
             "counts a failure of the app (5xx) as the end of an event: no copy passes any more, and what failed is lost; \
              leave 5xx out",
+        );
+    }
+}
+
+/// Warns of an answer to copies that isn't success to who gets it: it sends them again, or switches the URL off.
+pub(super) fn warn_of_copies_answer(
+    answer: &Section<'_>,
+    provider: Option<&Provider>,
+    status: StatusCode,
+    content_type: Option<&str>,
+    body: &str,
+) {
+    const RISK: &str = "copies told otherwise come again and again, and some senders switch the URL off";
+    let statuses = provider.and_then(|provider| provider.success.as_deref()).unwrap_or(&[200..=299]);
+    if !statuses.iter().any(|range| range.contains(&status.as_u16())) {
+        let takes: Vec<String> = statuses.iter().map(show_range).collect();
+        let who = provider.map_or("a sender", |provider| &provider.name);
+        let text = format!(
+            "copies are told {}, and {who} takes {} for success: {RISK}; write one of those",
+            status.as_u16(),
+            takes.join(", ")
+        );
+        answer.warn("status", text);
+    }
+    if let Some(provider) = provider
+        && provider.misses_in(content_type, body.as_bytes())
+    {
+        let text = format!(
+            "{} takes only an answer that acknowledges in its own words for success: {RISK}; leave duplicate_answer out",
+            provider.name
+        );
+        answer.warn("body", text);
+    }
+}
+
+fn show_range(range: &RangeInclusive<u16>) -> String {
+    if range.start() == range.end() {
+        range.start().to_string()
+    } else {
+        format!("{}-{}", range.start(), range.end())
+    }
+}
+
+/// Warns of a method that is none of HTTP's own, which only a sender of that name's kind would use.
+pub(super) fn warn_of_methods(route: &Section<'_>, methods: &[Method]) {
+    const KNOWN: [&str; 9] = ["post", "put", "patch", "delete", "get", "head", "options", "trace", "connect"];
+    for method in methods {
+        let written = method.as_str().to_lowercase();
+        if KNOWN.contains(&&*written) {
+            continue;
+        }
+        let mend = match nearest(&written, KNOWN) {
+            Some(near) => format!("did you mean \"{}\"?", near.to_uppercase()),
+            None => "is it the sender's?".to_owned(),
+        };
+        route.warn(
+            "method",
+            format!("{method} is none of HTTP's own methods, and only such requests are events; {mend}"),
         );
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn read<'a>(
         None => name.clone().map(Scope),
     };
     let credentials = credentials::read(&route, provider.as_deref());
-    credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref());
+    credentials::warn_of_unsigned_parts(&route, provider.as_deref(), items.as_ref(), scope.as_ref());
     let (handshake, verify_tokens) = handshake::read(&route, provider.as_deref());
     let upstream = match route.field("upstream") {
         Some(field) => own_upstream(&field),
@@ -295,6 +295,7 @@ fn methods(route: &Section<'_>) -> Option<Vec<Method>> {
     if methods.is_empty() && field.value.as_array().is_some_and(|array| array.is_empty()) {
         field.fail("the list is empty", "name a method, or leave it out");
     }
+    risk::warn_of_methods(route, &methods);
     Some(methods)
 }
 
@@ -367,9 +368,19 @@ fn duplicate_answer(
     let status = answer.count("status", 200..=599).unwrap_or(200);
     let status = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
     let content_type = answer.parsed("content_type", |text| match http::HeaderValue::from_str(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err(Fault::new("is no media type", "write such as \"application/json\"")),
+        Ok(_) if is_media_type(text) => Ok(text.to_owned()),
+        Ok(_) | Err(_) => Err(Fault::new("is no media type", "write such as \"application/json\"")),
     });
     let body = answer.parsed("body", |text| Ok(text.to_owned())).unwrap_or_default();
-    DuplicateAnswer::Fixed { status: status.unwrap_or(StatusCode::OK), content_type, body: body.into() }
+    let status = status.unwrap_or(StatusCode::OK);
+    risk::warn_of_copies_answer(&answer, provider, status, content_type.as_deref(), &body);
+    DuplicateAnswer::Fixed { status, content_type, body: body.into() }
+}
+
+/// `type/subtype`, with parameters or without.
+fn is_media_type(text: &str) -> bool {
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    essence.split_once('/').is_some_and(|(kind, rest)| {
+        !kind.is_empty() && !rest.is_empty() && essence.bytes().all(|byte| byte.is_ascii_graphic())
+    })
 }

@@ -5,8 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-
+use super::filter::LogFilter;
 use super::problem::{Fault, nearest};
 use super::secret::Secret;
 use super::source::{Field, Section, Source};
@@ -260,14 +259,13 @@ pub(super) fn log(top: &Section<'_>) -> Log {
         "json" => Ok(LogFormat::Json),
         other => Err(unknown_word(other, &["auto", "text", "json"])),
     });
-    let level = section.parsed("level", |text| match EnvFilter::builder().parse(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(Fault::new(
-            format!("{text:?} is no filter: {error}"),
-            "write such as \"info\" or \"umavez=debug,warn\"",
-        )),
-    });
-    Log { format: format.unwrap_or_default(), level: level.unwrap_or_else(|| Log::default().level) }
+    let level = section.parsed("level", LogFilter::parse);
+    if level.as_ref().is_some_and(|filter| !filter.names_us) {
+        section
+            .warn("level", "names others only: nothing of umavez is logged; add a level, such as \"info\"");
+    }
+    let level = level.map_or_else(|| Log::default().level, |filter| filter.text);
+    Log { format: format.unwrap_or_default(), level }
 }
 
 /// What to say of a word outside a closed set.

@@ -12,6 +12,14 @@ use crate::upstream::headers;
 
 pub(super) const UMAVEZ_REMOVED: HeaderName = HeaderName::from_static("umavez-removed");
 
+/// What a sender says of its body's bytes, stale once it is cut; whoever checks one that isn't there has the signature.
+const DIGESTS: [HeaderName; 4] = [
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+    HeaderName::from_static("digest"),
+];
+
 /// The request for the app, without the items at `removed`. Where a cut body could not be signed so that the app's
 /// own check passes, nothing is cut: a repeated event is better than one that the app rejects.
 pub(super) fn request(work: &Work, removed: &[usize]) -> Request<Bytes> {
@@ -36,6 +44,13 @@ fn cut(work: &Work, removed: &[usize], request: &mut Request<Bytes>) {
         tracing::debug!(route = %work.route.config.name, "forwarded whole: this body can't be cut");
         return;
     }
+    let signature = work.route.config.provider.as_ref().and_then(|provider| provider.signature.as_ref());
+    let signed =
+        |name: &HeaderName| signature.is_some_and(|signature| signature.signs_header(name, |_| None));
+    if DIGESTS.iter().any(|name| request.headers().contains_key(name) && signed(name)) {
+        tracing::debug!(route = %work.route.config.name, "forwarded whole: its digest is signed");
+        return;
+    }
     let body = work.items.without(&work.arrived.decoded, removed);
     let signed = match work.route.sign(&work.arrived, &body) {
         Ok(signed) => signed,
@@ -47,6 +62,9 @@ fn cut(work: &Work, removed: &[usize], request: &mut Request<Bytes>) {
     *request.body_mut() = Bytes::from(body);
     let headers = request.headers_mut();
     headers.remove(CONTENT_ENCODING);
+    for name in DIGESTS {
+        headers.remove(name);
+    }
     for (name, value) in signed {
         headers.insert(name, value);
     }

@@ -13,8 +13,13 @@ use crate::metrics::Said;
 use crate::providers::{Delivery, Handshake, Items};
 
 impl Route {
-    /// The handshake that a request is, if it stands for its own: unsigned where events are signed.
+    /// The handshake that a request is, if it stands for its own: unsigned where events are signed. What shows a
+    /// signature, right or wrong, is none.
     pub(super) fn unsigned_handshake(&self, arrived: &Arrived) -> Option<&Handshake> {
+        let signature = self.config.provider.as_ref().and_then(|provider| provider.signature.as_ref());
+        if signature.is_some_and(|signature| signature.is_shown_in(arrived.request.headers())) {
+            return None;
+        }
         self.handshakes().find(|known| known.is_unsigned() && known.is(&arrived.delivery()))
     }
 

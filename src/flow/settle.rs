@@ -34,8 +34,11 @@ pub(super) fn rule(outcome: &Outcome, done: &StatusSet, on_unknown: OnUnknown) -
 pub(super) fn refuses(outcome: &Outcome, provider: Option<&Provider>) -> bool {
     match (outcome, provider) {
         (Outcome::Answered(answer), Some(provider)) if provider.reads_answers() => {
-            let body = body::decoded(answer.headers(), answer.body(), DECODED_BYTES_MAX);
-            provider.is_refused_by(answer.headers(), &body.unwrap_or_else(|_| answer.body().clone()))
+            let (headers, raw) = (answer.headers(), answer.body());
+            // Some apps name an encoding that they don't use.
+            let plain = || raw.trim_ascii_start().starts_with(b"<").then(|| raw.clone());
+            let body = body::decoded(headers, raw, DECODED_BYTES_MAX).ok().or_else(plain);
+            provider.is_refused_by(headers, body.as_deref())
         }
         (Outcome::Answered(_) | Outcome::NeverSent(_) | Outcome::Unknown(_), _) => false,
     }

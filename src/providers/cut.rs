@@ -9,19 +9,20 @@ use super::trie::NONE;
 impl Items {
     /// Whether single items can be cut out: each is an element of a list of the body, or alone in one.
     pub fn can_cut(&self) -> bool {
-        let mut elements: Vec<usize> = self.list.iter().map(|item| self.element_of(item.node)).collect();
+        let named = self.list.iter().filter(|item| !item.stray);
+        let mut elements: Vec<usize> = named.map(|item| self.element_of(item.node)).collect();
         elements.sort_unstable();
         let shared = elements.windows(2).any(|pair| pair[0] == pair[1]);
         self.format != Format::Whole && !shared && !elements.contains(&NONE)
     }
 
     /// The body without the items at these places of `list`. An element around them that the provider file calls
-    /// an envelope goes too when all its items went. Only for rules where [`Items::can_cut`] holds; `body` is the
+    /// an envelope goes too when all its items went and only what describes them is left in it. Only for rules where [`Items::can_cut`] holds; `body` is the
     /// one that the items were found in.
     pub fn without(&self, body: &[u8], removed: &[usize]) -> Vec<u8> {
         let gone = self.gone(removed);
         let mut lists: Vec<usize> =
-            (0..gone.len()).filter(|node| gone[*node]).map(|node| self.list_of(node)).collect();
+            (0..gone.len()).filter(|node| gone[*node]).map(|node| self.tree.list_of(node)).collect();
         lists.sort_unstable();
         lists.dedup();
         let mut cuts = Vec::new();
@@ -41,28 +42,12 @@ impl Items {
         kept
     }
 
-    /// The list that a node is an element of.
-    fn list_of(&self, node: usize) -> usize {
-        let parent = self.tree.nodes.get(node).map_or(NONE, |node| node.parent);
-        match self.tree.nodes.get(parent) {
-            Some(list) if list.kind == super::tree::Kind::Array => parent,
-            Some(_) | None => NONE,
-        }
-    }
-
     /// The nearest list element that a node is, or is inside of.
     fn element_of(&self, node: usize) -> usize {
-        let mut at = node;
-        while let Some(known) = self.tree.nodes.get(at) {
-            if self.list_of(at) != NONE {
-                return at;
-            }
-            at = known.parent;
-        }
-        NONE
+        self.tree.and_above(node).find(|node| self.tree.list_of(*node) != NONE).unwrap_or(NONE)
     }
 
-    /// Which nodes go: the removed items, and envelopes that held only such.
+    /// Which nodes go: the removed items, and envelopes that held only such and what describes them.
     fn gone(&self, removed: &[usize]) -> Vec<bool> {
         let nodes = &self.tree.nodes;
         let mut gone = vec![false; nodes.len()];
@@ -76,29 +61,23 @@ impl Items {
             let mut went = vec![0_usize; nodes.len()];
             for item in &self.list {
                 let element = self.element_of(item.node);
-                let counts = if gone.get(element).copied().unwrap_or(false) { &mut went } else { &mut left };
-                let mut at = nodes.get(element).map_or(NONE, |node| node.parent);
-                while let Some(node) = nodes.get(at) {
-                    counts[at] += 1;
-                    at = node.parent;
+                let goes = !item.stray && gone.get(element).copied().unwrap_or(false);
+                let around =
+                    if item.stray { item.node } else { nodes.get(element).map_or(NONE, |node| node.parent) };
+                let counts = if goes { &mut went } else { &mut left };
+                for node in self.tree.and_above(around) {
+                    counts[node] += 1;
                 }
             }
             for (id, node) in nodes.iter().enumerate() {
-                gone[id] |= node.envelope && left[id] == 0 && went[id] > 0 && self.list_of(id) != NONE;
+                gone[id] |= node.envelope && left[id] == 0 && went[id] > 0 && self.tree.list_of(id) != NONE;
             }
         }
         gone
     }
 
     fn inside_gone(&self, node: usize, gone: &[bool]) -> bool {
-        let mut at = node;
-        while let Some(node) = self.tree.nodes.get(at) {
-            if gone[at] {
-                return true;
-            }
-            at = node.parent;
-        }
-        false
+        self.tree.and_above(node).any(|node| gone[node])
     }
 
     /// The bytes to drop so that the list loses its gone elements, one comma with each.

@@ -12,15 +12,19 @@ pub(super) fn field(form: &[u8], name: &str) -> Option<Vec<u8>> {
     })
 }
 
-/// Whether the form is exactly these fields, each once, none blank.
-pub(super) fn holds_only(form: &[u8], names: &[String]) -> bool {
+/// Longest decimal number that a field of a closed form may hold: that of 64 bits.
+const DIGITS_MAX: usize = 20;
+
+/// Whether the form is exactly these fields, each once, none blank; with `digits`, each a decimal number.
+pub(super) fn holds_only(form: &[u8], names: &[String], digits: bool) -> bool {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for pair in form.split(|byte| *byte == b'&') {
         let mut halves = pair.splitn(2, |byte| *byte == b'=');
         let name = decode(halves.next().unwrap_or_default());
         let value = decode(halves.next().unwrap_or_default());
         let known = names.iter().any(|known| known.as_bytes() == name);
-        if !known || found.contains(&name) || value.trim_ascii().is_empty() {
+        let number = value.len() <= DIGITS_MAX && value.iter().all(u8::is_ascii_digit);
+        if !known || found.contains(&name) || value.trim_ascii().is_empty() || (digits && !number) {
             return false;
         }
         found.push(name);
@@ -50,10 +54,15 @@ mod tests {
         assert_eq!(field(b"%61=%FF%00", "a").as_deref(), Some(&b"\xFF\x00"[..]));
         assert_eq!(field(b"a&b=", "a").as_deref(), Some(&b""[..]));
         assert_eq!(field(b"ab=1", "a"), None);
-        let only = |form: &[u8]| holds_only(form, &["a".to_owned(), "b".to_owned()]);
+        let only = |form: &[u8]| holds_only(form, &["a".to_owned(), "b".to_owned()], false);
         assert!(only(b"a=1&b=2") && only(b"b=2&%61=1"));
         for other in [&b"a=1"[..], b"a=1&b=", b"a=1&b=2&a=1", b"a=1&b=2&c=3", b"a=1&b=2&", b"", b"a&b"] {
             assert!(!only(other), "{other:?}");
+        }
+        let number = |form: &[u8]| holds_only(form, &["a".to_owned()], true);
+        assert!(number(b"a=12") && number(b"a=%31") && number(b"a=18446744073709551615"));
+        for other in [&b"a=1 "[..], b"a=-1", b"a=1.0", b"a=x", b"a=123456789012345678901", b"a="] {
+            assert!(!number(other), "{other:?}");
         }
         assert_eq!(query_of("https://x/y?a=b?c#d"), Some("a=b?c"));
     }

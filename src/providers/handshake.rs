@@ -42,8 +42,11 @@ pub struct Handshake {
 enum Shape {
     Any,
     Empty,
-    /// A form of exactly these fields, each once and not blank.
-    Form(Vec<String>),
+    /// A form of exactly these fields, each once and not blank; with `digits`, each a decimal number.
+    Form {
+        names: Vec<String>,
+        digits: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -154,12 +157,12 @@ impl Shape {
         match self {
             Self::Any => true,
             Self::Empty => delivery.raw_body.is_empty() && delivery.body.is_empty(),
-            Self::Form(names) => {
+            Self::Form { names, digits } => {
                 // As it came, not as some encoding of it reads.
                 delivery.raw_body.len() <= VALUE_BYTES_MAX
                     && delivery.raw_body == delivery.body
                     && read::is_form(delivery)
-                    && form::holds_only(delivery.raw_body, names)
+                    && form::holds_only(delivery.raw_body, names, *digits)
             }
         }
     }
@@ -193,6 +196,9 @@ pub(super) struct HandshakeText {
     unsigned: bool,
     body: Option<Spanned<String>>,
     form_only: Option<Spanned<Vec<String>>>,
+    /// Of `form_only`: its fields hold decimal digits alone.
+    #[serde(default)]
+    digits: bool,
     #[serde(default)]
     when: When,
     /// Where the token stands that the operator chose, for answering.
@@ -218,13 +224,13 @@ impl HandshakeText {
     /// `start` is where the table stands in the file.
     pub(super) fn finish(self, start: usize) -> Result<Handshake, Fault> {
         let method = self.method.as_ref().map(read_method).transpose()?;
-        let body = shape(self.body.as_ref(), self.form_only)?;
+        let body = shape(self.body.as_ref(), self.form_only, self.digits)?;
         if self.unsigned && body == Shape::Any {
             let mend = "an unsigned handshake needs body = \"empty\" or form_only = [\"…\"], so that no event can \
                         dress as one";
             return Err((start, mend.into()));
         }
-        if self.when.0.is_empty() && !matches!(body, Shape::Form(_)) {
+        if self.when.0.is_empty() && !matches!(body, Shape::Form { .. }) {
             return Err((start, "a handshake needs when = { … } or form_only = [\"…\"]".into()));
         }
         let mut key = Vec::new();
@@ -276,12 +282,18 @@ fn read_method(text: &Spanned<String>) -> Result<Method, Fault> {
     method.ok_or_else(|| (text.span().start, format!("\"{}\" is no method", text.get_ref())))
 }
 
-fn shape(body: Option<&Spanned<String>>, form_only: Option<Spanned<Vec<String>>>) -> Result<Shape, Fault> {
+fn shape(
+    body: Option<&Spanned<String>>,
+    form_only: Option<Spanned<Vec<String>>>,
+    digits: bool,
+) -> Result<Shape, Fault> {
     match (body, form_only) {
         (None, None) => Ok(Shape::Any),
         (Some(body), None) if body.get_ref() == "empty" => Ok(Shape::Empty),
         (Some(body), None) => Err((body.span().start, "a handshake's body can only be \"empty\"".into())),
-        (None, Some(names)) if !names.get_ref().is_empty() => Ok(Shape::Form(names.into_inner())),
+        (None, Some(names)) if !names.get_ref().is_empty() => {
+            Ok(Shape::Form { names: names.into_inner(), digits })
+        }
         (None, Some(names)) => Err((names.span().start, "form_only names no field".into())),
         (Some(body), Some(_)) => Err((body.span().start, "body and form_only exclude each other".into())),
     }

@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Delivery;
+use super::json;
 use super::path::{Step, place};
 use super::read::{Body, Reading};
 use super::rules::{Format, ItemRules, PartRule, Rule, Source, Test};
-use super::tree::{Kind, Lack, Tree, Unread};
+use super::tree::{Kind, Lack, Stray, Tree, Unread};
 use super::trie::{Hop, NONE};
 
 /// One key part: any bytes, never blank.
@@ -33,6 +34,8 @@ pub struct Item {
     steps: Arc<[Step]>,
     positions: Vec<usize>,
     format: Format,
+    /// No item that a rule names, but what stands beside such in `node`, and isn't known.
+    pub(super) stray: bool,
 }
 
 /// Why an item has no key.
@@ -44,6 +47,8 @@ pub enum Keyless {
     NoItem,
     /// The rule that names the item says that such items have no key.
     NoKey,
+    /// It stands beside items, and nothing says that it only describes them.
+    Stray,
     /// Every part that could tell events apart is optional and was left out.
     NothingLeft,
     Absent(Arc<str>),
@@ -60,6 +65,7 @@ impl fmt::Display for Keyless {
             Self::Unread(Unread::TooMany) => f.write_str("the body holds too many elements"),
             Self::NoItem => f.write_str("no rule names an item in the body"),
             Self::NoKey => f.write_str("items of this kind have no key"),
+            Self::Stray => f.write_str("it stands beside items, and is not known to describe them"),
             Self::NothingLeft => f.write_str("every part that could tell events apart is absent"),
             Self::Absent(part) => write!(f, "{part} is absent"),
             Self::Null(part) => write!(f, "{part} is null"),
@@ -107,8 +113,11 @@ impl ItemRules {
         for rule in &self.0.rules {
             search.apply(rule);
         }
+        let strays = search.strays();
         let Search { mut found, taken, met_list, .. } = search;
-        if found.is_empty() && !met_list {
+        if met_list || !found.is_empty() {
+            found.extend(strays);
+        } else {
             let why = match &reading.body {
                 Body::Unread(why) => Keyless::Unread(*why),
                 Body::Json(..) | Body::Xml(_) | Body::Form | Body::Unneeded => Keyless::NoItem,
@@ -133,7 +142,8 @@ impl ItemRules {
 
 fn whole(parts: Result<Vec<Part>, Keyless>, delivery: &Delivery<'_>) -> Item {
     let span = 0..delivery.body.len();
-    Item { parts, span, node: 0, steps: Arc::new([]), positions: Vec::new(), format: Format::Whole }
+    let (steps, positions) = (Arc::new([]), Vec::new());
+    Item { parts, span, node: 0, steps, positions, format: Format::Whole, stray: false }
 }
 
 /// The search for items: rules in order, and an element that an earlier rule took, or that holds one, or that one
@@ -220,9 +230,46 @@ impl Search<'_> {
         };
         let pairs = rule.hops.iter().zip(&line[1..]).filter(|(hop, _)| **hop == Hop::Each);
         let positions = pairs.map(|(_, node)| tree.nodes[*node].position).collect();
-        let in_form = matches!(&self.reading.body, Body::Json(_, std::borrow::Cow::Owned(_)));
-        let span = if in_form { 0..self.reading.delivery.body.len() } else { tree.span(node) };
-        Item { parts, span, node, steps: Arc::clone(&rule.steps), positions, format: rule.format }
+        let span = self.span(tree.span(node));
+        let (steps, format) = (Arc::clone(&rule.steps), rule.format);
+        Item { parts, span, node, steps, positions, format, stray: false }
+    }
+
+    /// Where in the delivery something stands that its tree has at `span`.
+    fn span(&self, span: Range<usize>) -> Range<usize> {
+        match &self.reading.body {
+            Body::Json(_, std::borrow::Cow::Owned(_)) => 0..self.reading.delivery.body.len(),
+            Body::Json(..) | Body::Xml(_) | Body::Form | Body::Unread(_) | Body::Unneeded => span,
+        }
+    }
+
+    /// What stands beside the items and isn't known: it passes as they do without a key. What is inside an item is
+    /// that item's.
+    fn strays(&self) -> Vec<Item> {
+        let Some((tree, text)) = self.reading.tree() else { return Vec::new() };
+        let outside = |stray: &&Stray| !tree.and_above(stray.node).any(|node| self.items[node]);
+        let item = |stray: &Stray| {
+            let mut steps = stray.way.to_vec();
+            if let Some(name) = stray.name.clone().and_then(|name| json::unescape(&text[name])) {
+                steps.push(Step::Member(String::from_utf8_lossy(&name).into()));
+            }
+            let mut positions: Vec<usize> = tree
+                .and_above(stray.node)
+                .filter(|node| tree.list_of(*node) != NONE)
+                .map(|node| tree.nodes[node].position)
+                .collect();
+            positions.reverse();
+            Item {
+                parts: Err(Keyless::Stray),
+                span: self.span(stray.span.clone()),
+                node: stray.node,
+                steps: steps.into(),
+                positions,
+                format: Format::Json,
+                stray: true,
+            }
+        };
+        tree.strays.iter().filter(outside).map(item).collect()
     }
 
     fn holds(&self, source: &Source, test: &Test, line: &[usize]) -> bool {

@@ -1,14 +1,17 @@
 //! One pass over a JSON body that records the places a [`Trie`] names and skips the rest: no DOM, no copies.
 //! The structure of all of it is checked; escapes are decoded only where a name or a part is read.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use memchr::memchr2;
 
-use super::tree::{Kind, Tree, Unread};
+use super::tree::{Kind, Stray, Tree, Unread};
 use super::trie::{NONE, Trie};
 
 /// Deepest nesting that is read.
 pub(super) const DEPTH_MAX: usize = 128;
-const BOM: &[u8] = b"\xEF\xBB\xBF";
+pub(super) const BOM: &[u8] = b"\xEF\xBB\xBF";
 
 /// Reads `body`; the tree's root is node 0.
 pub(super) fn scan(body: &[u8], trie: &Trie) -> Result<Tree, Unread> {
@@ -57,7 +60,9 @@ impl<'a> Scan<'a> {
                 self.array(trie, id, depth + 1)?;
             }
             Kind::Object | Kind::Array | Kind::Text | Kind::Null | Kind::Plain | Kind::Element(_) => {
+                let start = self.at;
                 self.skip(depth)?;
+                self.stray(trie, id, None, start);
             }
         }
         self.tree.nodes[id].end = self.at;
@@ -67,6 +72,7 @@ impl<'a> Scan<'a> {
     fn object(&mut self, trie: usize, id: usize, depth: usize) -> Result<(), Unread> {
         let node = self.trie.node(trie);
         let slots = self.tree.give_slots(id, node.members.len());
+        let mut judged = node.way.is_some();
         self.at += 1;
         if self.peek()? == b'}' {
             self.at += 1;
@@ -77,12 +83,20 @@ impl<'a> Scan<'a> {
             let name = &self.body[start..end];
             let decoded = if escaped { Some(unescape(name).ok_or(Unread::Malformed)?) } else { None };
             let name = decoded.as_deref().unwrap_or(name);
-            match node.members.iter().position(|(wanted, _)| **wanted == *name) {
+            let began = self.at;
+            let known = match node.members.iter().position(|(wanted, _)| **wanted == *name) {
                 Some(slot) => {
                     let child = self.value(node.members[slot].1, id, 0, depth)?;
                     self.tree.slots[slots + slot] = child;
+                    self.trie.node(node.members[slot].1).known
                 }
-                None => self.skip(depth)?,
+                None => {
+                    self.skip(depth)?;
+                    false
+                }
+            };
+            if judged && !known {
+                judged = !self.stray(trie, id, Some(start..end), began);
             }
             match self.take()? {
                 b',' => {}
@@ -120,6 +134,21 @@ impl<'a> Scan<'a> {
             }
         }
         Err(Unread::Malformed)
+    }
+
+    /// Notes the value that began at `start` and was passed over just now, if it stands on a way to items and is a
+    /// group with something in it.
+    fn stray(&mut self, trie: usize, node: usize, name: Option<Range<usize>>, start: usize) -> bool {
+        let Some(way) = &self.trie.node(trie).way else { return false };
+        let mut span = start..self.at;
+        let blank = |byte: &u8| byte.is_ascii_whitespace();
+        span.start += self.body[span.clone()].iter().take_while(|byte| blank(byte)).count();
+        let [b'{' | b'[', inside @ .., _] = &self.body[span.clone()] else { return false };
+        let full = !inside.iter().all(blank);
+        if full {
+            self.tree.strays.push(Stray { node, way: Arc::clone(way), name, span });
+        }
+        full
     }
 
     /// Passes over one value of any kind, checking its structure. Iterative: a bit per open bracket.

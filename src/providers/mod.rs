@@ -16,6 +16,7 @@ mod part;
 mod path;
 mod read;
 mod redact;
+mod refusal;
 mod rules;
 mod schema;
 mod secretive;

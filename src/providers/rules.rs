@@ -86,6 +86,15 @@ pub(super) struct RuleText {
     pub(super) key: Option<Vec<(String, PartText)>>,
 }
 
+/// What a provider file says of the places around its items, in JSON.
+#[derive(Debug)]
+pub(super) enum Mark {
+    /// Elements here go with the last of their items.
+    Envelope(Vec<Step>),
+    /// What stands here only describes the items beside it.
+    Describes(Vec<Step>),
+}
+
 /// What is wrong with a rule: which one, and in which of its texts.
 #[derive(Debug)]
 pub(super) struct RuleFault {
@@ -209,10 +218,10 @@ pub(super) fn item_path(text: &str) -> Result<(Format, Vec<Step>), String> {
 impl Compiled {
     pub(super) fn new(
         texts: Vec<RuleText>,
-        envelopes: &[(Format, Vec<Step>)],
+        marks: &[Mark],
         json_in_form: Option<Box<str>>,
     ) -> Result<Self, RuleFault> {
-        Self { json_in_form, ..Self::default() }.with(texts, envelopes)
+        Self { json_in_form, ..Self::default() }.with(texts, marks)
     }
 
     /// These rules' items, envelopes and conditions under another key: what a condition tells to have no key by nature
@@ -240,8 +249,8 @@ impl Compiled {
         bare.with(texts.collect(), &[])
     }
 
-    fn with(mut self, texts: Vec<RuleText>, envelopes: &[(Format, Vec<Step>)]) -> Result<Self, RuleFault> {
-        self.plant(&texts, envelopes)?;
+    fn with(mut self, texts: Vec<RuleText>, marks: &[Mark]) -> Result<Self, RuleFault> {
+        self.plant(&texts, marks)?;
         for (index, text) in texts.into_iter().enumerate() {
             let rule = self.rule(text).map_err(|(at, why)| RuleFault { rule: index, at, why })?;
             self.rules.push(rule);
@@ -254,10 +263,13 @@ impl Compiled {
     }
 
     /// Puts every path into its trie, since hops can be told only when all are in.
-    fn plant(&mut self, texts: &[RuleText], envelopes: &[(Format, Vec<Step>)]) -> Result<(), RuleFault> {
+    fn plant(&mut self, texts: &[RuleText], marks: &[Mark]) -> Result<(), RuleFault> {
         for (rule, text) in texts.iter().enumerate() {
             let fault = |at| move |why| RuleFault { rule, at, why };
             self.trie(text.format).insert(&text.steps).map_err(fault(FaultAt::Path))?;
+            if text.format == Format::Json && !marks.is_empty() {
+                self.json.mark_way(&text.steps).map_err(fault(FaultAt::Path))?;
+            }
             for (index, (_, selector, _)) in text.when.iter().enumerate() {
                 self.plant_one(selector, text).map_err(fault(FaultAt::When(index)))?;
             }
@@ -267,8 +279,11 @@ impl Compiled {
                 }
             }
         }
-        for (format, steps) in envelopes {
-            let marked = self.trie(*format).mark_envelope(steps);
+        for mark in marks {
+            let marked = match mark {
+                Mark::Envelope(steps) => self.json.mark_envelope(steps),
+                Mark::Describes(steps) => self.json.mark_known(steps),
+            };
             marked.map_err(|why| RuleFault { rule: 0, at: FaultAt::Path, why })?;
         }
         Ok(())

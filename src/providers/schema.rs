@@ -4,16 +4,16 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, Method};
+use http::HeaderName;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::handshake::{Handshake, HandshakeText};
 use super::part::{PartText, Selector};
-use super::rules::{Compiled, FaultAt, Format, ItemRules, RuleFault, RuleText, item_path};
+use super::rules::{Compiled, FaultAt, Format, ItemRules, Mark, RuleFault, RuleText, item_path};
 use super::signature::Signature;
 use super::values::{Header, Span, Statuses, When};
-use super::{Delivery, Items, Keyless};
+use super::{Delivery, Items};
 
 /// A provider file, parsed.
 #[derive(Clone, Debug)]
@@ -120,23 +120,6 @@ impl Provider {
         self.rules.items(delivery)
     }
 
-    /// Whether an answer's status is not all that tells success.
-    pub fn reads_answers(&self) -> bool {
-        self.not_done.is_some() || self.done_when.is_some()
-    }
-
-    /// Whether the app has refused the event in the body (or a header) of an answer whose status tells success.
-    pub fn is_refused_by(&self, headers: &HeaderMap, body: &[u8]) -> bool {
-        let (method, url, path_params) = (&Method::POST, "", &[][..]);
-        let answer = Delivery { method, url, headers, path_params, raw_body: body, body };
-        let says = |conditions: &ItemRules| {
-            conditions.items(&answer).list.iter().any(|item| matches!(item.parts, Err(Keyless::NoKey)))
-        };
-        self.reads_answers()
-            && self.not_done.as_ref().is_none_or(says)
-            && self.done_when.as_ref().is_none_or(|wanted| !says(wanted))
-    }
-
     /// Headers that key parts come from and the signature scheme doesn't cover: whoever can replay a signed body
     /// can put another key on it.
     pub fn unsigned_key_headers(&self) -> Vec<HeaderName> {
@@ -178,6 +161,10 @@ struct File {
     json_in_form: Option<String>,
     #[serde(default)]
     envelope: Vec<Spanned<String>>,
+    /// What stands beside items and only describes them, as scalars always do: whatever else is there, where a file
+    /// names either, counts as an item that no rule knows.
+    #[serde(default)]
+    describing: Vec<Spanned<String>>,
     item: Vec<ItemText>,
     #[serde(default)]
     handshake: Vec<Spanned<HandshakeText>>,
@@ -208,7 +195,8 @@ impl File {
         if self.name.get_ref().is_empty() {
             return Err((self.name.span().start, "the name must not be empty".into()));
         }
-        let rules = compile(self.item, &self.envelope, self.json_in_form)?;
+        let marks = marks(&self.envelope, &self.describing)?;
+        let rules = compile(self.item, &marks, self.json_in_form)?;
         let handshakes = self.handshake.into_iter().map(|table| {
             let start = table.span().start;
             table.into_inner().finish(start)
@@ -286,11 +274,17 @@ fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {
     }
 }
 
-fn compile(
-    items: Vec<ItemText>,
-    envelopes: &[Spanned<String>],
-    json_in_form: Option<String>,
-) -> Result<ItemRules, Fault> {
+fn marks(envelopes: &[Spanned<String>], describing: &[Spanned<String>]) -> Result<Vec<Mark>, Fault> {
+    let path = |text: &Spanned<String>| match item_path(text.get_ref()) {
+        Ok((Format::Whole | Format::Json, steps)) => Ok(steps),
+        Ok((Format::Xml, _)) => Err((text.span().start, "only $ paths are read here".to_owned())),
+        Err(why) => Err((text.span().start, why)),
+    };
+    let envelopes = envelopes.iter().map(|text| path(text).map(Mark::Envelope));
+    envelopes.chain(describing.iter().map(|text| path(text).map(Mark::Describes))).collect()
+}
+
+fn compile(items: Vec<ItemText>, marks: &[Mark], json_in_form: Option<String>) -> Result<ItemRules, Fault> {
     let mut texts = Vec::new();
     let mut spans = Vec::new();
     for item in items {
@@ -298,9 +292,7 @@ fn compile(
         texts.push(text);
         spans.push(span);
     }
-    let path = |text: &Spanned<String>| item_path(text.get_ref()).map_err(|why| (text.span().start, why));
-    let envelopes = envelopes.iter().map(path).collect::<Result<Vec<_>, _>>()?;
-    let compiled = Compiled::new(texts, &envelopes, json_in_form.map(Into::into));
+    let compiled = Compiled::new(texts, marks, json_in_form.map(Into::into));
     let compiled = compiled.map_err(|RuleFault { rule, at, why }| (spans[rule].of(at), why))?;
     Ok(ItemRules(Arc::new(compiled)))
 }

@@ -1,8 +1,10 @@
 //! What a scan of a body found: only the places that the rules name, as spans of the body. No values are copied.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::json;
+use super::path::Step;
 use super::trie::{Hop, NONE};
 
 /// Most places that one body may have recorded; bounds memory under hostile bodies.
@@ -49,6 +51,18 @@ pub(super) struct Node {
     pub(super) taken: bool,
 }
 
+/// Something that stands beside items, and that no rule knows.
+#[derive(Clone, Debug)]
+pub(super) struct Stray {
+    /// The recorded object that holds it, or itself, where the rules expect something else in its place.
+    pub(super) node: usize,
+    /// The path of `node`.
+    pub(super) way: Arc<[Step]>,
+    /// Its name as it stands in the body.
+    pub(super) name: Option<Range<usize>>,
+    pub(super) span: Range<usize>,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
@@ -56,6 +70,8 @@ pub(super) struct Tree {
     pub(super) slots: Vec<usize>,
     /// Decoded texts of XML elements.
     pub(super) texts: Vec<Vec<u8>>,
+    /// At most one for each node.
+    pub(super) strays: Vec<Stray>,
 }
 
 /// Why a value can't be a part.
@@ -115,6 +131,25 @@ impl Tree {
             next = self.nodes.get(current)?.next;
             Some(current)
         })
+    }
+
+    /// A node, what holds it, and so on up to the root.
+    pub(super) fn and_above(&self, id: usize) -> impl Iterator<Item = usize> + '_ {
+        let mut next = id;
+        std::iter::from_fn(move || {
+            let current = next;
+            next = self.nodes.get(current)?.parent;
+            Some(current)
+        })
+    }
+
+    /// The list that a node is an element of; [`NONE`] where it is none.
+    pub(super) fn list_of(&self, id: usize) -> usize {
+        let parent = self.nodes.get(id).map_or(NONE, |node| node.parent);
+        match self.nodes.get(parent) {
+            Some(list) if list.kind == Kind::Array => parent,
+            Some(_) | None => NONE,
+        }
     }
 
     pub(super) fn descend(&self, mut id: usize, hops: &[Hop]) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! All paths of a set of rules as one tree of steps, so that one pass over a body finds every place they name.
 
+use std::sync::Arc;
+
 use super::path::Step;
 
 /// Marks that there is no node.
@@ -19,8 +21,12 @@ pub(super) struct TrieNode {
     pub(super) each: Option<usize>,
     /// Elements that are looked for by position; never beside `each`.
     pub(super) positions: Vec<(usize, usize)>,
-    /// Whether an element here goes when all its items went.
+    /// Whether an element here goes when all its items went and nothing but their description is left in it.
     pub(super) envelope: bool,
+    /// The path that leads here, where that is one to items, and what stands beside them is judged.
+    pub(super) way: Option<Arc<[Step]>>,
+    /// On a way to items, an item, or what is known to describe those beside it.
+    pub(super) known: bool,
 }
 
 /// One step of a path in terms of a [`Trie`].
@@ -85,6 +91,23 @@ impl Trie {
         let at = self.insert(steps)?;
         self.nodes[at].envelope = true;
         Ok(())
+    }
+
+    /// What stands here describes the items beside it.
+    pub(super) fn mark_known(&mut self, steps: &[Step]) -> Result<(), String> {
+        let at = self.insert(steps)?;
+        self.nodes[at].known = true;
+        Ok(())
+    }
+
+    /// Whatever stands beside the items of this path is judged.
+    pub(super) fn mark_way(&mut self, steps: &[Step]) -> Result<(), String> {
+        for length in 0..steps.len() {
+            let at = self.insert(&steps[..length])?;
+            self.nodes[at].way.get_or_insert_with(|| steps[..length].into());
+            self.nodes[at].known = true;
+        }
+        self.mark_known(steps)
     }
 
     /// The hops of a path that was inserted.

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use quick_xml::events::Event;
-use quick_xml::reader::Reader;
 
 use super::form;
 use super::json::{DEPTH_MAX, Scan, unescape};
@@ -100,14 +99,14 @@ impl<F: FnMut(&[Step], Shape, Range<usize>)> Json<'_, F> {
 
 /// Meets every element and attribute of an XML body; an attribute's last step begins with `@`.
 pub(super) fn xml(body: &[u8], met: &mut impl FnMut(&[Step], Shape, Range<usize>)) -> Result<(), Unread> {
-    let mut reader = Reader::from_reader(body);
+    let (mut reader, before) = xml::reader(body);
     let mut open: Vec<Open> = Vec::new();
     let mut steps: Vec<Step> = Vec::new();
     let (mut rooted, mut left) = (false, NODES_MAX);
     loop {
-        let start = xml::offset(&reader)?;
+        let start = before + xml::offset(&reader)?;
         let event = reader.read_event().map_err(|_| Unread::Malformed)?;
-        let end = xml::offset(&reader)?;
+        let end = before + xml::offset(&reader)?;
         match event {
             Event::Start(ref tag) | Event::Empty(ref tag) => {
                 if open.len() >= DEPTH_MAX {

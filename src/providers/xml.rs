@@ -5,6 +5,7 @@
 use quick_xml::events::{BytesRef, Event};
 use quick_xml::reader::Reader;
 
+use super::json::BOM;
 use super::tree::{Kind, Tree, Unread};
 use super::trie::{NONE, Trie};
 
@@ -17,11 +18,11 @@ pub(super) fn scan(body: &[u8], trie: &Trie) -> Result<Tree, Unread> {
     scan.tree.nodes[0].kind = Kind::Object;
     scan.tree.nodes[0].end = body.len();
     scan.tree.give_slots(0, trie.node(0).members.len());
-    let mut reader = Reader::from_reader(body);
+    let (mut reader, before) = reader(body);
     loop {
-        let start = offset(&reader)?;
+        let start = before + offset(&reader)?;
         let event = reader.read_event().map_err(|_| Unread::Malformed)?;
-        let end = offset(&reader)?;
+        let end = before + offset(&reader)?;
         match event {
             Event::Start(tag) => scan.open(tag.local_name().into_inner().as_bytes(), start)?,
             Event::Empty(tag) => {
@@ -41,6 +42,15 @@ pub(super) fn scan(body: &[u8], trie: &Trie) -> Result<Tree, Unread> {
         }
     }
     if scan.rooted && scan.open.is_empty() { Ok(scan.tree) } else { Err(Unread::Malformed) }
+}
+
+/// A reader of what follows the byte order marks, and how long those are: it would pass over one uncounted.
+pub(super) fn reader(body: &[u8]) -> (Reader<&[u8]>, usize) {
+    let mut text = body;
+    while let Some(rest) = text.strip_prefix(BOM) {
+        text = rest;
+    }
+    (Reader::from_reader(text), body.len() - text.len())
 }
 
 pub(super) fn offset(reader: &Reader<&[u8]>) -> Result<usize, Unread> {

@@ -33,6 +33,7 @@ mod keydiff;
 mod keys;
 mod long_receipts;
 mod lookalikes;
+mod misread;
 mod model;
 mod near;
 mod nodes;

@@ -174,12 +174,16 @@ proptest! {
     fn any_subset_of_any_batch_is_cut_and_the_rest_is_as_it_was(
         noises in prop::collection::vec((noise(), "[ \n\r\t]{0,2}", any::<bool>()), 2..12),
         flip in any::<prop::sample::Index>(),
+        bom in any::<bool>(),
     ) {
         for shape in SHAPES {
             let provider = Provider::shipped(shape.provider).unwrap();
             let texts: Vec<String> =
                 noises.iter().enumerate().map(|(n, (noise, ..))| (shape.item)(n, noise)).collect();
-            let mut body = shape.before.to_owned();
+            // Signatures that stand inside of a body are read without a mark alone.
+            let marked = bom && !["adyen", "microsoft-graph"].contains(&shape.provider);
+            let before = format!("{}{}", if marked { "\u{feff}" } else { "" }, shape.before);
+            let mut body = before.clone();
             for (n, (text, (_, space, _))) in texts.iter().zip(&noises).enumerate() {
                 if n > 0 {
                     body.push_str(space);
@@ -201,7 +205,7 @@ proptest! {
             if removed.is_empty() {
                 prop_assert_eq!(left, &body);
             }
-            prop_assert!(left.starts_with(shape.before) && left.ends_with(shape.after), "{}", left);
+            prop_assert!(left.starts_with(&before) && left.ends_with(shape.after), "{}", left);
             // The old body with holes, and the holes are the items that went, with a separator each.
             let mut rest = body.bytes();
             prop_assert!(left.bytes().all(|byte| rest.any(|known| known == byte)), "{}", left);
@@ -221,7 +225,8 @@ proptest! {
                 prop_assert_eq!(&now.parts, &then.parts);
             }
             if shape.provider != "salesforce" {
-                prop_assert!(serde_json::from_str::<serde_json::Value>(left).is_ok(), "{}", left);
+                let plain = left.trim_start_matches('\u{feff}');
+                prop_assert!(serde_json::from_str::<serde_json::Value>(plain).is_ok(), "{}", left);
             }
 
             let Some(verifier) = verifier else { continue };

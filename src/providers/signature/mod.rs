@@ -23,7 +23,7 @@ pub use verifier::{CannotSign, Verifier};
 
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
 
 use super::Delivery;
@@ -32,7 +32,7 @@ use describe::AsWritten;
 use format::Format;
 use keys::KeyText;
 use place::{Place, Source};
-use template::Template;
+use template::{Template, in_url};
 
 /// The `[signature]` table of a provider file.
 #[derive(Clone, Debug, Deserialize)]
@@ -260,10 +260,15 @@ impl Signature {
         })
     }
 
-    /// Whether the value that a key part names in the body or the query, as it is written there, is covered by every
-    /// way of signing. Always so where the provider signs nothing and shows a token instead.
+    /// Whether the value that a key part names in the body, the query or the path, as it is written there, is covered by
+    /// every way of signing. Always so where the provider signs nothing and shows a token instead.
     pub fn covers(&self, key_part: &str) -> bool {
         self.methods.iter().all(|method| method.covers(key_part))
+    }
+
+    /// Whether a header that signatures stand in is there, whatever it says.
+    pub fn is_shown_in(&self, headers: &HeaderMap) -> bool {
+        self.methods.iter().filter_map(|method| method.place.header()).any(|name| headers.contains_key(name))
     }
 
     /// Whether the body is covered by a checksum alone.
@@ -325,7 +330,7 @@ impl Method {
 
     fn covers(&self, key_part: &str) -> bool {
         let in_body = ["$", "@", "form:", "xml:"].iter().any(|start| key_part.starts_with(start));
-        if self.signed.is_empty() || !(in_body || key_part.starts_with("query:")) {
+        if self.signed.is_empty() || !(in_body || in_url(key_part)) {
             return true;
         }
         in_body && self.body_digest.is_some() || self.signed.iter().all(|text| text.covers(key_part))

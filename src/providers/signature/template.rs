@@ -133,7 +133,7 @@ impl Template {
     pub(super) fn covers(&self, key_part: &str) -> bool {
         let whole = self.has_body();
         self.parts().any(|part| match part {
-            Part::Url(_) => key_part.starts_with("query:"),
+            Part::Url(_) => in_url(key_part),
             Part::From { source: Source::Query(name), .. } => key_part.strip_prefix("query:") == Some(name),
             Part::From { source: Source::Form(name), .. } => key_part.strip_prefix("form:") == Some(name),
             Part::From { source: Source::Json(path), .. } => {
@@ -150,7 +150,7 @@ impl Template {
             | Part::Method
             | Part::Form
             | Part::From { source: Source::Header(_), .. } => false,
-        }) || whole && !key_part.starts_with("query:")
+        }) || whole && !in_url(key_part)
     }
 
     pub(super) fn has_webhook_id(&self) -> bool {
@@ -343,6 +343,11 @@ fn decoded(url: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(text)
+}
+
+/// Whether a key part stands in the URL.
+pub(super) fn in_url(key_part: &str) -> bool {
+    key_part.starts_with("query:") || key_part.starts_with("path:")
 }
 
 #[cfg(test)]
