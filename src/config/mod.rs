@@ -21,6 +21,7 @@ mod secret;
 mod sections;
 mod source;
 mod status;
+mod store_url;
 mod syntax;
 mod target;
 mod tls;

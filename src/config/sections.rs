@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::filter::LogFilter;
 use super::problem::{Fault, nearest};
-use super::secret::Secret;
 use super::source::{Field, Section, Source};
 use super::{
-    Durable, Hot, Limits, Listen, Log, LogFormat, PostgresConfig, RedisConfig, Target, fields, risk, tls,
+    Durable, Hot, Limits, Listen, Log, LogFormat, PostgresConfig, RedisConfig, Target, fields, risk,
+    store_url, tls,
 };
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -114,14 +114,12 @@ fn networks(field: &Field<'_>) -> Vec<ipnet::IpNet> {
 }
 
 pub(super) fn hot(top: &Section<'_>) -> Hot {
-    const SCHEMES: [&str; 6] =
-        ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis-sentinel", "rediss-sentinel"];
     let section = top.section("hot", fields::HOT);
     let prefix = section.parsed("prefix", parse_prefix).unwrap_or_else(|| "dedup".to_owned());
     let timeout = section.duration("timeout", MILLISECOND..=5 * SECOND).unwrap_or(50 * MILLISECOND);
     let near_ttl = section.duration("near_ttl", Duration::ZERO..=MINUTE).unwrap_or(10 * SECOND);
     let bytes_max = section.size("memory_limit", MIB..=64 * GIB).unwrap_or(8 * MIB);
-    match section.field("url").and_then(|field| store_url(&field, &SCHEMES)) {
+    match section.field("url").and_then(|field| store_url::read(&field, &store_url::REDIS)) {
         Some(url) => Hot::Redis(RedisConfig { url, prefix, timeout, near_ttl }),
         None => Hot::Memory { bytes_max },
     }
@@ -154,34 +152,10 @@ pub(super) fn durable(top: &Section<'_>) -> Durable {
         }
         return sqlite(path);
     }
-    match store_url(&field, &["postgres", "postgresql"]) {
+    match store_url::read(&field, &store_url::POSTGRES) {
         Some(url) => Durable::Postgres(PostgresConfig { url, timeout }),
         None => embedded(),
     }
-}
-
-/// A store's URL, checked as far as its scheme; may hold a password, so no message shows it.
-fn store_url(field: &Field<'_>, schemes: &[&str]) -> Option<Secret> {
-    let url = field.expanded()?;
-    let scheme = url.text.split_once("://").map_or("", |(scheme, _)| scheme);
-    if !schemes.contains(&scheme) {
-        let known = schemes.iter().map(|scheme| format!("{scheme}://")).collect::<Vec<_>>().join(", ");
-        field.fail("the URL has no scheme that is known here", format!("write one of {known}"));
-        return None;
-    }
-    let password = url.text.rsplit_once('@').is_some_and(|(user, _)| {
-        user.split_once("://")
-            .is_some_and(|(_, user)| user.split_once(':').is_some_and(|(_, p)| !p.is_empty()))
-    });
-    if password && !url.from_env {
-        field.source.warn(
-            field.span.start,
-            &field.name,
-            "the password stands in this file; \"${NAME}\" inside the URL keeps it out",
-        );
-    }
-    risk::warn_of_plain(field, &url.text);
-    Some(Secret(url.text.into()))
 }
 
 pub(super) fn upstream(section: &Section<'_>) -> Option<Target> {

@@ -53,6 +53,7 @@ mod signature_vectors;
 mod signatures;
 mod soak;
 mod stores_down;
+mod store_urls;
 mod storm;
 mod support;
 mod tidy;
