@@ -15,7 +15,7 @@ use crate::config::Target;
 use crate::listen::Slot;
 use crate::trace::{Trace, Unanswered};
 use crate::upstream::headers::{self, Caller};
-use crate::upstream::{Body, BodyFault, Upstream, UpstreamError};
+use crate::upstream::{Body, BodyFault, Upstream, UpstreamError, trailers};
 
 /// How long the two ends of an upgrade may take to be ready for each other.
 const SWITCH_MAX: Duration = Duration::from_secs(10);
@@ -43,9 +43,9 @@ pub async fn pass(
     let version = request.version();
     let upgrade = headers::upgrade(request.headers()).filter(|_| version == http::Version::HTTP_11);
     let theirs = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    let trailers = headers::announced(request.headers());
+    let announced = trailers::announced(request.headers());
     headers::to_app(request.headers_mut(), version, caller);
-    headers::announce(request.headers_mut(), trailers);
+    trailers::announce(request.headers_mut(), announced);
     if let Some(protocol) = upgrade {
         headers::set_upgrade(request.headers_mut(), protocol);
     }

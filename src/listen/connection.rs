@@ -20,13 +20,16 @@ use tokio_util::task::TaskTracker;
 use super::admit::{Inadmissible, admit};
 use super::watch::{Advice, Room, UnderWay, Watch, Watched};
 use super::{Handler, Listening, Peer};
-use crate::upstream::Body;
+use crate::upstream::{Body, Sips};
 
 /// The least that the parser accepts as a buffer.
 const HEADER_BYTES_MIN: usize = 8 * 1024;
 
 /// Requests that one HTTP/2 connection may have under way.
 const STREAMS_MAX: u32 = 256;
+
+/// Bytes of one request's body that a sender may send over HTTP/2 before they are read.
+const BODY_WINDOW_BYTES: u32 = 64 * 1024;
 
 /// Serves a connection in the clear. What it speaks is seen without taking it: whoever takes the first bytes to find out
 /// leaves hyper with a buffer of twice the size, and a layer for each later byte to go through.
@@ -52,7 +55,7 @@ pub(super) async fn begin<H: Handler>(
         return drive(stream, watch, peer, handler, listening).await;
     }
     let service = service(&watch, &peer, &handler);
-    let connection = http1_builder(&listening).serve_connection(TokioIo::new(stream), service);
+    let connection = http1_builder(&listening).serve_connection(TokioIo::new(Sips::new(stream)), service);
     attend(pin!(connection.with_upgrades()), &watch, &peer, &listening).await;
 }
 
@@ -75,7 +78,7 @@ pub(super) async fn drive<S, H>(
 {
     let builder = builder(&listening);
     let service = service(&watch, &peer, &handler);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Sips::new(stream)), service);
     attend(pin!(connection), &watch, &peer, &listening).await;
 }
 
@@ -117,7 +120,7 @@ where
 }
 
 async fn attend<C: Served>(mut connection: Pin<&mut C>, watch: &Watch, peer: &Peer, listening: &Listening) {
-    let mut clock = pin!(tokio::time::sleep_until(watch.first_head_due(&listening.limits).into()));
+    let mut clock = pin!(tokio::time::sleep_until(watch.first_look(&listening.limits).into()));
     let mut stopping = pin!(listening.shutdown.cancelled());
     let mut stopped = None;
     loop {
@@ -195,6 +198,7 @@ fn builder(listening: &Listening) -> auto::Builder<Tasks> {
         .timer(TokioTimer::new())
         .keep_alive_interval(std::time::Duration::from_secs(20))
         .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(BODY_WINDOW_BYTES)
         .max_header_list_size(u32::try_from(header_bytes_max).unwrap_or(u32::MAX));
     builder
 }
@@ -212,7 +216,11 @@ fn answer<H: Handler>(
     async move {
         let mut response = match admit(&mut request) {
             Ok(()) => handler.handle(request, peer).await,
-            Err(inadmissible) => refusal(inadmissible),
+            Err(inadmissible) => {
+                let mut response = refusal(inadmissible);
+                handler.turned_away(&request, &mut response);
+                response
+            }
         };
         if watch.is_leaving() && !http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));

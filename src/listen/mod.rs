@@ -81,6 +81,9 @@ pub struct Listening {
 pub trait Handler: Clone + Send + Sync + 'static {
     /// By value: the future outlives the call, and a clone is cheap.
     fn handle(self, request: Request<Incoming>, peer: Peer) -> impl Future<Output = Response<Body>> + Send;
+
+    /// The listener answers this request itself: adds to the answer what every answer of its path carries.
+    fn turned_away(&self, _request: &Request<Incoming>, _answer: &mut Response<Body>) {}
 }
 
 /// Accepts connections until shutdown, and then those that have knocked before: closing the socket would reset them.

@@ -95,6 +95,11 @@ impl Watch {
         self.start + limits.header_timeout
     }
 
+    /// When to look first: by then the first head has to be there, or the first request may be long over.
+    pub(super) fn first_look(&self, limits: &Limits) -> Instant {
+        self.start + limits.header_timeout.min(limits.idle_timeout)
+    }
+
     pub(super) fn answered(&self, status: http::StatusCode) {
         let unread = [http::StatusCode::NOT_IMPLEMENTED, http::StatusCode::SERVICE_UNAVAILABLE];
         let refused = status.is_client_error() || unread.contains(&status);
@@ -144,7 +149,7 @@ impl Watch {
         if since(&self.stuck_since).is_some_and(|since| since + UNREAD_MAX <= now) {
             return Advice::Drop("the peer reads nothing");
         }
-        let again = now + limits.header_timeout;
+        let again = now + limits.header_timeout.min(limits.idle_timeout);
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             return Advice::LookAgain(again);
         }

@@ -14,9 +14,10 @@ use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::Sleep;
 
 use super::arriving::Arriving;
-use super::headers;
 use super::outcome::Cause;
 use super::pool::Lease;
+use super::trailers;
+use super::window::Window;
 use crate::clock::monotonic;
 
 /// Whatever must live exactly as long as a body does, such as a listener's count of what is in flight.
@@ -57,6 +58,7 @@ struct Stream {
     /// Armed only while nothing is there.
     pause: Option<Pin<Box<Sleep>>>,
     progress: Option<Arc<Progress>>,
+    window: Arc<Window>,
     /// The app's connection, which is free again when the body ends.
     _lease: Option<Lease>,
 }
@@ -104,6 +106,7 @@ impl Body {
                 idle,
                 pause: None,
                 progress,
+                window: Arc::default(),
                 _lease: lease,
             })),
             held: None,
@@ -202,8 +205,9 @@ impl Stream {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        ready!(self.window.poll_room(cx));
         if !self.read.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
+            return Poll::Ready(Some(Ok(Frame::data(self.window.counted(std::mem::take(&mut self.read))))));
         }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(frame) => {
@@ -211,6 +215,8 @@ impl Stream {
                 if let Some(progress) = &self.progress {
                     progress.note();
                 }
+                let window = &self.window;
+                let fit = |frame| fit(frame).map_data(|bytes| window.counted(bytes));
                 Poll::Ready(frame.map(|frame| frame.map(fit).map_err(BodyFault::Broken)))
             }
             Poll::Pending => {
@@ -225,8 +231,8 @@ impl Stream {
 
 /// A piece of a body as it is; trailers without what headers lose too.
 fn fit(mut frame: Frame<Bytes>) -> Frame<Bytes> {
-    if let Some(trailers) = frame.trailers_mut() {
-        headers::fit_trailers(trailers);
+    if let Some(fields) = frame.trailers_mut() {
+        trailers::fit_trailers(fields);
     }
     frame
 }

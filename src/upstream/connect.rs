@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::body::Body;
 use super::outcome::Cause;
 use super::pool::{Connection, Lease, Pool};
+use super::sips::Sips;
 use crate::config::Target;
 use crate::tls::{Apps, Speaking};
 
@@ -19,6 +20,11 @@ use crate::tls::{Apps, Speaking};
 const ANSWER_HEADERS_MAX: usize = 1000;
 /// Most bytes of an answer's headers over HTTP/2; over HTTP/1.1 hyper reads as many.
 const ANSWER_HEADER_BYTES_MAX: u32 = 408 * 1024;
+/// Most bytes of one answer that an app may send over HTTP/2 before they are read.
+const ANSWER_WINDOW_BYTES: u32 = 128 * 1024;
+/// The same of all answers on one connection: more than they come to together, so that answers which nobody reads hold
+/// up no other.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
 /// What making a connection needs.
 pub(super) struct Connector {
@@ -76,7 +82,7 @@ impl Connector {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(stream);
+        let io = TokioIo::new(Sips::new(stream));
         if http2 {
             let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
             builder
@@ -84,7 +90,8 @@ impl Connector {
                 .keep_alive_interval(Duration::from_secs(10))
                 .keep_alive_timeout(Duration::from_secs(10))
                 .max_header_list_size(ANSWER_HEADER_BYTES_MAX)
-                .adaptive_window(true);
+                .initial_stream_window_size(ANSWER_WINDOW_BYTES)
+                .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
             let (sender, connection) = builder.handshake::<_, Body>(io).await?;
             self.tasks.spawn(async move {
                 if let Err(error) = connection.await {

@@ -9,7 +9,10 @@ mod forwarded;
 pub mod headers;
 mod outcome;
 mod pool;
+mod sips;
+pub mod trailers;
 mod url;
+mod window;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +27,7 @@ use tokio_util::task::TaskTracker;
 pub use arriving::Arriving;
 pub use body::{Body, BodyFault, Held};
 pub use outcome::{Cause, Outcome, UpstreamError, told};
+pub use sips::Sips;
 pub use url::{public_url, whole_url};
 
 use crate::clock::monotonic;
@@ -116,7 +120,7 @@ impl Upstream {
         let mut clock = pin!(tokio::time::sleep(timeout));
         let mut sent = false;
         let exchange = async {
-            let (answer, lease) = self.send(target, request, &mut sent).await?;
+            let (answer, lease) = self.send(target, request, false, &mut sent).await?;
             let (mut parts, incoming) = answer.into_parts();
             if is_switch(parts.status) {
                 return Err(Failed::unknown(UpstreamError::Switched)); // no final answer: none can follow
@@ -148,12 +152,12 @@ impl Upstream {
     ) -> Result<Response<Body>, UpstreamError> {
         let progress = Arc::new(Progress::new());
         let watched = Arc::clone(&progress);
-        let trailers = headers::takes_trailers(request.headers(), request.version());
+        let passing = trailers::takes_trailers(request.headers(), request.version());
         let version = request.version();
         let request =
             request.map(|body| Body::watched(read, Arriving::new(body, version), PAUSE_MAX, watched));
         let mut sent = false;
-        let mut exchange = pin!(self.send(target, request, &mut sent));
+        let mut exchange = pin!(self.send(target, request, passing, &mut sent));
         let (answer, lease) = loop {
             let due = tokio::time::Instant::from_std(progress.last() + FIRST_BYTE_MAX);
             tokio::select! {
@@ -168,9 +172,9 @@ impl Upstream {
         };
         let (mut parts, incoming) = answer.into_parts();
         let upgrade = headers::upgrade(&parts.headers).filter(|_| is_switch(parts.status));
-        let announced = if trailers { headers::announced(&parts.headers) } else { Vec::new() };
+        let announced = if passing { trailers::announced(&parts.headers) } else { Vec::new() };
         fit_for_sender(&mut parts);
-        headers::announce(&mut parts.headers, announced);
+        trailers::announce(&mut parts.headers, announced);
         if let Some(protocol) = upgrade {
             headers::set_upgrade(&mut parts.headers, protocol);
         }
@@ -189,15 +193,17 @@ impl Upstream {
     }
 
     /// Sends a request on a kept or a new connection. It goes out at most once: another try follows only where
-    /// the connection handed the request back.
+    /// the connection handed the request back. `trailers`: those of the answer go on to the sender.
     async fn send(
         &self,
         target: &Target,
         mut request: Request<Body>,
+        trailers: bool,
         sent: &mut bool,
     ) -> Result<(Response<Arriving>, Option<Lease>), Failed> {
         let pool = self.pool(target);
-        let asked = Asked { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() };
+        let asked =
+            Asked { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), trailers };
         let mut tries = 0;
         loop {
             tries += 1;
@@ -276,6 +282,7 @@ impl Upstream {
 struct Asked {
     uri: http::Uri,
     host: Option<HeaderValue>,
+    trailers: bool,
 }
 
 /// Makes a request fit for the connection it goes out on: the app's path, and the sender's `Host`, which HTTP/2
@@ -296,6 +303,7 @@ fn prepare(
             None => HeaderValue::from_str(target.authority.as_str())?,
         };
         request.headers_mut().insert(HOST, host);
+        trailers::put_te_right(request.headers_mut(), asked.trailers);
     }
     Ok(())
 }

@@ -106,6 +106,7 @@ async fn trailers_pass_both_ways_where_they_are_announced_and_taken() {
         let (head, body) = within("a request", came.recv()).await.unwrap();
         assert!(head.contains("trailer: x-sum\r\n"), "{head}");
         assert_eq!(head.contains("te: trailers\r\n"), back, "{head}");
+        assert_eq!(head.contains("connection: te\r\n"), back, "{head}");
         assert!(body.ends_with("0\r\nx-sum: 1\r\n\r\n"), "{body}");
     }
 }
@@ -125,6 +126,8 @@ async fn a_route_that_reads_bodies_announces_no_trailers() {
     assert_eq!((answer.status, answer.text().as_str(), answer.verdict().as_str()), (200, "ok", "first"));
     assert_eq!(answer.header("trailer"), None);
     assert_eq!((app.last().header("trailer"), app.last().text().as_str()), (None, "{\"id\":1}"));
+    // `TE` told the app all the same that they are taken.
+    assert_eq!(app.last().header("te"), None);
     // The connection is where it should be.
     assert_eq!(line.send(&order("next")).await.status, 200);
 }

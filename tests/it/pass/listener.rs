@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use umavez::config::Limits;
+
 use super::wire::{App, Gateway, PATIENCE, Wire, limits, target};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -291,4 +293,23 @@ async fn more_connections_than_allowed_wait_for_their_turn() {
     drop(first);
     let answer = tokio::time::timeout(PATIENCE, second.message()).await.unwrap();
     assert_eq!(answer.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_kept_connection_ends_after_its_idle_timeout_however_long_a_head_may_take() {
+    // An `idle_timeout` below `header_timeout` did nothing: the connection was first looked at after the longer one.
+    let app = App::answering(OK).await;
+    let limits =
+        Limits { idle_timeout: Duration::from_millis(300), header_timeout: 10 * PATIENCE, ..limits() };
+    let gateway = Gateway::passing_within(target(app.address), limits);
+    let mut wire = Wire::connect(gateway.address).await;
+    wire.write("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(wire.message().await.unwrap().status(), 200);
+    assert!(wire.ended().await);
+    // One without a request is given the time of a head.
+    let mut waiting = Wire::connect(gateway.address).await;
+    waiting.write("GET / HTTP/1.1\r\n").await;
+    tokio::time::timeout(Duration::from_millis(900), waiting.head()).await.unwrap_err();
+    waiting.write("host: a\r\n\r\n").await;
+    assert_eq!(waiting.message().await.unwrap().status(), 200);
 }
