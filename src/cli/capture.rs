@@ -27,7 +27,7 @@ use umavez::upstream::headers::{self, Caller};
 use umavez::upstream::{Arriving, Body, Outcome, Upstream, public_url};
 
 use super::providers::BuiltIn;
-use super::{Failure, print};
+use super::{Failure, print, tell};
 
 /// Longest delivery that is taken, bytes.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
@@ -214,8 +214,8 @@ impl Door {
                 // Who asked may have stopped reading.
                 print(&line).ok();
             }
-            Ok(Err(error)) => eprintln!("umavez: not captured: {error}"),
-            Err(error) => eprintln!("umavez: not captured: {error}"),
+            Ok(Err(error)) => tell(&format!("umavez: not captured: {error}")),
+            Err(error) => tell(&format!("umavez: not captured: {error}")),
         }
         let count_down = |left: usize| if left == usize::MAX { Some(left) } else { left.checked_sub(1) };
         if self.0.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count_down) == Ok(1) {
@@ -235,14 +235,14 @@ async fn forward(
     match upstream.forward(target, request, APP_MAX, BODY_BYTES_MAX).await {
         Outcome::Answered(answer) => answer.map(Body::from),
         Outcome::NeverSent(error) | Outcome::Unknown(error) => {
-            eprintln!("umavez: the app gave no answer: {error}");
+            tell(&format!("umavez: the app gave no answer: {error}"));
             status(StatusCode::BAD_GATEWAY)
         }
     }
 }
 
 fn refuse(error: &body::BodyError) -> Response<Body> {
-    eprintln!("umavez: not captured: {error}");
+    tell(&format!("umavez: not captured: {error}"));
     status(match error {
         body::BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
         body::BodyError::Timeout(_) => StatusCode::REQUEST_TIMEOUT,

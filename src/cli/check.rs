@@ -8,7 +8,7 @@ use umavez::config::{Config, Durable, Hot, Mode, RouteConfig, show_duration};
 use umavez::gateway::{Asked, Probed};
 use umavez::tls::{Clients, ListenerFiles};
 
-use super::{FILE, Failure, load, print};
+use super::{FILE, Failure, load, print, tell};
 
 /// Look at a configuration and its stores; say everything that is wrong or risky
 ///
@@ -31,7 +31,7 @@ impl Check {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (config, warnings) = load(&self.config)?;
         for warning in &warnings {
-            eprintln!("{warning} (warning)");
+            tell(&format!("{warning} (warning)"));
         }
         print(&summary(&config))?;
         let mut doubts: Vec<String> = umavez::gateway::too_few_files(&config).into_iter().collect();
@@ -39,7 +39,7 @@ impl Check {
             doubts.extend(others(&config)?);
         }
         for doubt in &doubts {
-            eprintln!("{}: {doubt} (warning)", self.config.display());
+            tell(&format!("{}: {doubt} (warning)", self.config.display()));
         }
         let warnings = counted(warnings.len() + doubts.len(), "warning");
         print(&format!("{}: ok, {warnings}\n", self.config.display()))

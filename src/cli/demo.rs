@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, write};
 
 /// Show the gateway at work, on this machine alone
 #[derive(Args)]
@@ -14,7 +14,7 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        match umavez::demo::run(self.keep) {
+        match umavez::demo::run(self.keep, write) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::Other(anyhow::anyhow!("the demo did not come out as promised"))),
             Err(error) => Err(Failure::Other(error)),

@@ -5,8 +5,7 @@ use std::fmt;
 use std::io::{IsTerminal as _, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
@@ -15,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
-use umavez::clock::Clock;
+use umavez::clock::{Clock, monotonic};
 use umavez::config::{Log, LogFilter, LogFormat};
 use umavez::upstream::told;
 
@@ -31,6 +30,10 @@ const LINE_BYTES_USUAL: usize = 320;
 const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// How long the writer lets lines gather: it is woken once for many, not by each.
 const GATHER: Duration = Duration::from_millis(2);
+/// How long an end waits for whoever reads the log. Past it the lines are lost: the process must end.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// How often a full queue is tried then.
+const FLUSH_TRY: Duration = Duration::from_millis(10);
 
 /// Starts logging. What the result does when dropped: writes what is waiting.
 pub(super) fn start(log: &Log) -> Result<Flush, Failure> {
@@ -144,10 +147,11 @@ struct Queue {
     dropped: Arc<AtomicU64>,
 }
 
-/// Writes what is waiting when it is dropped.
+/// Writes what is waiting when it is dropped, as far as that is read within [`FLUSH_MAX`].
 pub(super) struct Flush {
     lines: SyncSender<Message>,
-    writer: Option<JoinHandle<()>>,
+    /// Ends with the writer.
+    written: Receiver<()>,
 }
 
 impl Queue {
@@ -155,10 +159,12 @@ impl Queue {
         let (lines, waiting) = sync_channel(WAITING_LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&dropped);
-        let writer = std::thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || write_lines(&waiting, &counted, &mut std::io::stderr()))?;
-        let flush = Flush { lines: lines.clone(), writer: Some(writer) };
+        let (ended, written) = channel::<()>();
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || {
+            write_lines(&waiting, &counted, &mut std::io::stderr());
+            drop(ended);
+        })?;
+        let flush = Flush { lines: lines.clone(), written };
         Ok((Self { lines, dropped }, flush))
     }
 
@@ -171,11 +177,16 @@ impl Queue {
 
 impl Drop for Flush {
     fn drop(&mut self) {
-        // The writer may be stuck behind a pipe that nobody reads; then this waits, as writing directly would.
-        let stopped = self.lines.send(Message::Stop).is_ok();
-        if let Some(writer) = self.writer.take().filter(|_| stopped) {
-            let _panicked = writer.join();
+        // The writer may be stuck behind a pipe that nobody reads.
+        let due = monotonic() + FLUSH_MAX;
+        while let Err(TrySendError::Full(_)) = self.lines.try_send(Message::Stop) {
+            if monotonic() >= due {
+                return;
+            }
+            std::thread::sleep(FLUSH_TRY);
         }
+        let left = due.saturating_duration_since(monotonic());
+        self.written.recv_timeout(left).ok(); // an error either way: it has ended, or it is stuck
     }
 }
 

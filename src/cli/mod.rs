@@ -84,6 +84,8 @@ enum Failure {
     Usage(String),
     /// Anything else.
     Other(anyhow::Error),
+    /// Anything else that the log tells.
+    Told,
 }
 
 impl From<ConfigErrors> for Failure {
@@ -126,13 +128,14 @@ pub(crate) fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(text)) => {
-            eprintln!("{text}");
+            tell(&text);
             ExitCode::from(USAGE)
         }
         Err(Failure::Other(error)) => {
-            eprintln!("umavez: {error:#}");
+            tell(&format!("umavez: {error:#}"));
             ExitCode::FAILURE
         }
+        Err(Failure::Told) => ExitCode::FAILURE,
     }
 }
 
@@ -147,13 +150,23 @@ fn load(path: &Path) -> Result<(Config, Vec<Warning>), Failure> {
     Ok(Config::load(path, &environment())?)
 }
 
+/// Prints a line to stderr. Where that can't be written nobody is left to tell, and `eprintln!` would panic.
+fn tell(line: &str) {
+    use std::io::Write as _;
+    let _told = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Prints to stdout; a reader that has gone away ends the command quietly.
 fn print(text: &str) -> Result<(), Failure> {
+    write(text).map_err(Failure::Other)
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::Other(anyhow::Error::new(error).context("cannot write to stdout")))
+            Err(anyhow::Error::new(error).context("cannot write to stdout"))
         }
         Ok(()) | Err(_) => Ok(()),
     }

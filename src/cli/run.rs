@@ -72,8 +72,15 @@ impl Run {
         for warning in &warnings {
             tracing::warn!(place = %warning.place, field = warning.field, "{}", warning.text);
         }
-        umavez::gateway::run(config, Start { file, passed, takeover, notify, hangup: None })
-            .map_err(Failure::Other)
+        let start = Start { file, passed, takeover, notify, hangup: None };
+        umavez::gateway::run(config, start).map_err(|error| {
+            if !tracing::enabled!(tracing::Level::ERROR) {
+                return Failure::Other(error);
+            }
+            // Where everything else of this process is told, in the same form.
+            tracing::error!("{error:#}");
+            Failure::Told
+        })
     }
 
     /// The file to serve by: the one that is named, or the usual one where it is there; none beside --upstream.

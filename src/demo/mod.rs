@@ -20,11 +20,12 @@ use toys::App;
 const META_SECRET: &str = "demo-app-secret";
 const HOTMART_TOKEN: &str = "demo-hottok";
 
-/// Runs the demo; true when every line came out as promised. With `keep` the gateway then serves on until Ctrl-C.
+/// Runs the demo, telling it to `print`; true when every line came out as promised. With `keep` the gateway then serves
+/// on until Ctrl-C.
 ///
 /// # Errors
-/// When a part can't be started.
-pub fn run(keep: bool) -> anyhow::Result<bool> {
+/// When a part can't be started, or `print` fails.
+pub fn run(keep: bool, print: impl Fn(&str) -> anyhow::Result<()>) -> anyhow::Result<bool> {
     let prometheus = metrics::install()?;
     let directory = tempfile::tempdir().context("a folder for the demo's store")?;
     Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -32,20 +33,22 @@ pub fn run(keep: bool) -> anyhow::Result<bool> {
         let app = App::start(&tracker).await?;
         let config = config(directory.path(), &app)?;
         let gateway = Gateway::start(config, prometheus.clone(), Start::default()).await?;
-        println!("umavez demo: a gateway on {}, a toy app behind it on {}\n", gateway.public, app.address);
-        let lines = script::play(gateway.public, &app).await?;
-        print!("{}", table(&lines));
+        let (public, admin) = (gateway.public, gateway.admin);
+        print(&format!("umavez demo: a gateway on {public}, a toy app behind it on {}\n\n", app.address))?;
+        let lines = script::play(public, &app).await?;
+        print(&table(&lines))?;
         let kept = lines.iter().all(|line| line.as_promised);
-        println!("\nWhat Prometheus scrapes at http://{}/metrics:\n", gateway.admin);
+        print(&format!("\nWhat Prometheus scrapes at http://{admin}/metrics:\n\n"))?;
         for line in counters(&prometheus.render()) {
-            println!("  {line}");
+            print(&format!("  {line}\n"))?;
         }
-        println!(
-            "\n{}",
-            if kept { "Every line came out as promised." } else { "NOT as promised: see the marked lines." }
-        );
+        print(if kept {
+            "\nEvery line came out as promised.\n"
+        } else {
+            "\nNOT as promised: see the marked lines.\n"
+        })?;
         if keep {
-            println!("{}", invitation(&gateway));
+            print(&format!("{}\n", invitation(&gateway)))?;
             tokio::signal::ctrl_c().await?;
         }
         gateway.stop().await?;

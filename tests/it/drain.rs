@@ -96,6 +96,10 @@ async fn a_stop_does_not_wait_past_its_grace() {
     let send = gateway.sending(&order("stuck"));
     upstream.until_received(1).await;
     gateway.terminate();
-    assert!(gateway.wait_exit().await.is_some(), "it ends by itself, within the grace");
+    assert_eq!(gateway.wait_exit().await, Some(1), "it ends by itself, within the grace");
+    // Why was told in a line of its own form, which no reader of JSON took.
+    let last = gateway.log_lines().pop().unwrap();
+    assert_eq!(last["level"], "ERROR");
+    assert!(last["message"].as_str().unwrap().contains("still under way after the grace of 1s"), "{last}");
     send.abort();
 }

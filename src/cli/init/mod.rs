@@ -14,7 +14,7 @@ use umavez::config::{Config, Environment, Warning};
 use umavez::providers::Provider;
 
 use super::providers::BuiltIn;
-use super::{Failure, environment, print};
+use super::{Failure, environment, print, tell};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -113,7 +113,7 @@ impl Init {
         }
         write(&self.config, &text, self.force)?;
         for warning in &warnings {
-            eprintln!("{warning} (warning)");
+            tell(&format!("{warning} (warning)"));
         }
         print(&next(&self.config, &choices, &env))
     }
