@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::mpsc;
@@ -72,7 +72,9 @@ impl Admin {
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return answer;
         }
-        match (request.method(), path) {
+        // What HEAD is answered beyond the headers stays with the listener.
+        let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+        match (method, path) {
             (&Method::GET, "/live") => json(StatusCode::OK, &serde_json::json!({"live": true})),
             (&Method::GET, "/ready") => self.ready().await,
             (&Method::GET, "/metrics") => self.metrics(&request),
@@ -82,15 +84,16 @@ impl Admin {
             (&Method::POST, "/reload") => self.reload(peer).await,
             (&Method::POST, path) => match Decision::of(path) {
                 Some(decision) => self.decide(decision, request.map(drop), peer).await,
-                None => unknown(),
+                None => unknown(path),
             },
-            _ => unknown(),
+            _ => unknown(path),
         }
     }
 
     /// A web page that had the operator's browser ask. Probes ask under any name, and learn nothing by it.
     fn stranger<B>(&self, request: &Request<B>) -> Option<Stranger> {
-        let probed = request.method() == Method::GET && matches!(request.uri().path(), "/live" | "/ready");
+        let asks = matches!(*request.method(), Method::GET | Method::HEAD);
+        let probed = asks && matches!(request.uri().path(), "/live" | "/ready");
         if probed { None } else { stranger(request.headers(), self.token.0.load().is_some()) }
     }
 
@@ -98,8 +101,7 @@ impl Admin {
     fn allows<B>(&self, request: &Request<B>) -> bool {
         let token = self.token.0.load();
         let Some(token) = &*token else { return true };
-        let given =
-            request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let given = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         given.is_some_and(|given| {
             let hash = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes);
             let (given, right) = (hash(given), hash(token.expose().as_bytes()));
@@ -136,9 +138,29 @@ impl Admin {
     }
 }
 
-fn unknown() -> Response<Bytes> {
-    let known = ["/live", "/ready", "/metrics", "/events", "/events/held", "/actions", "/reload"];
-    json(StatusCode::NOT_FOUND, &serde_json::json!({"error": "no such page", "pages": known}))
+/// The token of `Authorization: Bearer TOKEN`. The scheme's case means nothing (RFC 9110, 11.1).
+fn bearer(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}
+
+/// No page, or not with this method.
+fn unknown(path: &str) -> Response<Bytes> {
+    const READ: [&str; 6] = ["/live", "/ready", "/metrics", "/events", "/events/held", "/actions"];
+    let written = path == "/reload" || Decision::of(path).is_some();
+    let allowed = match (READ.contains(&path), written) {
+        (true, _) => "GET, HEAD",
+        (false, true) => "POST",
+        (false, false) => {
+            let pages = READ.into_iter().chain(["/reload"]).collect::<Vec<_>>();
+            let told = serde_json::json!({"error": "no such page", "pages": pages});
+            return json(StatusCode::NOT_FOUND, &told);
+        }
+    };
+    let told = serde_json::json!({"error": "not with this method", "allowed": allowed});
+    let mut answer = json(StatusCode::METHOD_NOT_ALLOWED, &told);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    answer
 }
 
 fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {

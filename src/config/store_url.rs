@@ -36,6 +36,19 @@ const POSTGRES_PARAMETERS: [&str; 19] = [
     "target_session_attrs",
     "user",
 ];
+/// What hosts put into the URLs that they hand out, for libpq; left unread.
+const LIBPQ_PARAMETERS: [&str; 10] = [
+    "channel_binding",
+    "client_encoding",
+    "connect_timeout",
+    "fallback_application_name",
+    "gssencmode",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "sslsni",
+];
 const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
 const ENCODE: &str = "; in a user or password write /, ?, # and % as %2F, %3F, %23 and %25";
@@ -128,7 +141,8 @@ fn postgres(text: &str) -> Result<(), Fault> {
         parsed(&format!("{scheme}://{user}{at}{server}/{path}?{query}"), EXAMPLE)?;
     }
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if !(name.starts_with("options[") && name.ends_with(']')) {
+        let read = !(name.starts_with("options[") && name.ends_with(']'));
+        if read && !LIBPQ_PARAMETERS.contains(&&*name) {
             known_parameter(&name, &POSTGRES_PARAMETERS)?;
         }
         let right = match &*name {

@@ -20,6 +20,7 @@ mod route;
 mod settle;
 mod shadow;
 mod spelling;
+mod turned_away;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,7 @@ use proxy::Work;
 pub use resubmit::{Resubmit, ResubmitError, Stands, stored_request};
 pub use room::{Room, Rooms};
 pub use route::{RouteConflict, RouteTable};
+use turned_away::misspelled;
 
 /// Most events in one request: providers send a thousand at the most, and each takes a claim, a row and about a KiB.
 const ITEMS_MAX: usize = 20_000;
@@ -356,16 +358,6 @@ fn refusal(error: body::BodyError) -> Refusal {
         body::BodyError::Broken(_) | body::BodyError::NotUnderstood => Refusal::Broken,
         body::BodyError::TooMuchWork => Refusal::Busy,
     }
-}
-
-/// Passed on, it would reach the app unsigned and as often as it comes. The log tells the pattern only: what stands for
-/// its placeholders may be the sender's secret.
-fn misspelled(route: &Route) -> Response<Bytes> {
-    let right = &*route.config.path.0;
-    tracing::warn!(route = %route.config.name, right, "refused: another spelling of a route's path");
-    route.metrics.request(metrics::Answer::Refused);
-    let text = format!("this path is another spelling of {right}, where webhooks are taken\n");
-    answer::text(StatusCode::NOT_FOUND, Bytes::from(text))
 }
 
 fn unsigned_refusal(route: &Route, bad: &dyn std::fmt::Display, trace: &Trace) -> Refusal {

@@ -94,4 +94,8 @@ impl Handler for PublicDoor {
         }
         self.0.receive(request, peer).await
     }
+
+    fn turned_away(&self, request: &Request<Incoming>, answer: &mut Response<Body>) {
+        answer.headers_mut().extend(self.0.turned_away(request));
+    }
 }

@@ -296,3 +296,66 @@ async fn a_batch_that_nobody_signed_is_cut() {
     gateway.send(&signed).await;
     assert_eq!(upstream.last().body, signed.body);
 }
+
+/// A path that came back to inside of its place was refused with 404, its event for good; and what the listener or the
+/// route itself refused on a route's path carried no verdict.
+#[tokio::test]
+async fn a_path_that_stays_in_its_place_is_an_event_and_a_refused_one_is_told_so() {
+    let upstream = Upstream::answering(200, "").await;
+    let route = "[[route]]\nname = \"h\"\npath = \"/h/{*rest}\"\nkey = [\"$.id\"]\n";
+    let gateway = Gateway::in_front_of(&upstream).route(route).start().await;
+    for (path, status, verdict) in [
+        ("/h/x/../y", 200, "first"),
+        ("/h/x/%2e%2e/y", 200, "first"),
+        ("/h/..", 404, "refused"),
+        ("/h/x/..", 404, "refused"),
+        ("/h/x/../../y", 404, "refused"),
+        ("/h/x%2fz/../../y", 404, "refused"),
+        ("/h/..%2fx/y", 404, "refused"),
+    ] {
+        let told = gateway.send(&Delivery::json(path, format!(r#"{{"id":"{path}"}}"#))).await;
+        assert_eq!((told.status, told.verdict().as_str()), (status, verdict), "{path}");
+        if status == 200 {
+            assert_eq!(upstream.last().target, path);
+        }
+    }
+    let told = gateway.send(&Delivery::new("TRACE", "/h/x")).await;
+    assert_eq!((told.status, told.verdict().as_str()), (405, "refused"));
+    let elsewhere = gateway.send(&Delivery::new("TRACE", "/elsewhere")).await;
+    assert_eq!((elsewhere.status, elsewhere.header("umavez")), (405, None));
+}
+
+/// `bearer` in lower case was no bearer, and `HEAD /live`, which monitors send, no page; a wrong method was a missing one.
+#[tokio::test]
+async fn the_admin_listener_reads_requests_as_http_has_them() {
+    let upstream = Upstream::answering(200, "").await;
+    let gateway =
+        Gateway::in_front_of(&upstream).listen("admin_token = \"a token of the tests\"").start().await;
+    let ask = async |method: &str, path: &str, scheme: &str| {
+        let asked =
+            Delivery::new(method, path).header("Authorization", &format!("{scheme} a token of the tests"));
+        crate::support::send(gateway.admin(), &asked).await
+    };
+    for scheme in ["Bearer", "bearer", "BEARER"] {
+        assert_eq!(ask("GET", "/metrics", scheme).await.status, 200, "{scheme}");
+    }
+    for scheme in ["Basic", "Bearer:", ""] {
+        assert_eq!(ask("GET", "/metrics", scheme).await.status, 401, "{scheme}");
+    }
+    for path in ["/live", "/ready", "/metrics", "/events/held"] {
+        let head = ask("HEAD", path, "Bearer").await;
+        assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
+        assert!(head.header("content-length").is_some_and(|length| length != "0"), "{path}");
+    }
+    for (method, path, allowed) in [
+        ("POST", "/live", "GET, HEAD"),
+        ("DELETE", "/events", "GET, HEAD"),
+        ("GET", "/reload", "POST"),
+        ("GET", "/events/replay", "POST"),
+        ("PUT", "/events/forget", "POST"),
+    ] {
+        let told = ask(method, path, "Bearer").await;
+        assert_eq!((told.status, told.header("allow").as_deref()), (405, Some(allowed)), "{method} {path}");
+    }
+    assert_eq!(ask("POST", "/nowhere", "Bearer").await.status, 404);
+}
