@@ -23,6 +23,15 @@ async fn a_store_url_that_leads_nowhere_is_told_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("umavez.toml");
     let path = file.to_str().unwrap();
+    // What hosts put into the URLs that they hand out is no mistake.
+    let handed_out = "postgres://u@127.0.0.1/x?sslmode=disable&channel_binding=require&connect_timeout=10";
+    let text = format!(
+        "[upstream]\nurl = \"http://127.0.0.1:1\"\n[durable]\nurl = \"{handed_out}\"\n{}",
+        crate::support::ORDERS
+    );
+    std::fs::write(&file, &text).unwrap();
+    let output = umavez(&["check", "--offline", "--config", path]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
     for (section, url, why) in URLS {
         let text = format!(
             "[upstream]\nurl = \"http://127.0.0.1:1\"\n[{section}]\nurl = \"{url}\"\n{}",
