@@ -413,6 +413,12 @@ fn the_bounds_that_are_built_in_are_as_documented() {
     let bounds = [
         ("src/listen/connection.rs", "STREAMS_MAX: u32 = 256;", "| 256 |"),
         ("src/listen/watch.rs", "UNREAD_MAX: Duration = Duration::from_secs(60);", "| 60 s |"),
+        ("src/listen/connection.rs", "BODY_WINDOW_BYTES: u32 = 64 * 1024;", "| 64 KiB; 128 KiB |"),
+        ("src/upstream/connect.rs", "ANSWER_WINDOW_BYTES: u32 = 128 * 1024;", "| 64 KiB; 128 KiB |"),
+        ("src/upstream/sips.rs", "READ_BYTES_MAX: u64 = 64 * 1024 - 1;", "| about 200 KiB |"),
+        ("src/upstream/window.rs", "UNWRITTEN_BYTES_MAX: usize = 16 * 1024;", "| about 200 KiB |"),
+        ("src/cli/log.rs", "FLUSH_MAX: Duration = Duration::from_secs(1);", "| 8,192; 1 s |"),
+        ("src/cli/log.rs", "WAITING_LINES_MAX: usize = 8192;", "| 8,192; 1 s |"),
         ("src/flow/mod.rs", "ITEMS_MAX: usize = 20_000;", "| 20,000 |"),
         ("src/flow/decode.rs", "LAYERS_MAX: usize = 2;", "| 2; 1,000; 8 MiB |"),
         ("src/flow/decode.rs", "GZIP_MEMBERS_MAX: usize = 1000;", "| 2; 1,000; 8 MiB |"),

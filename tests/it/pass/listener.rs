@@ -159,7 +159,7 @@ async fn a_slow_head_is_cut_off_while_others_are_served() {
     let app = App::answering(OK).await;
     let gateway = Gateway::passing_within(
         target(app.address),
-        umavez::config::Limits { header_timeout: Duration::from_millis(300), ..limits() },
+        Limits { header_timeout: Duration::from_millis(300), ..limits() },
     );
     let mut silent = Wire::connect(gateway.address).await;
     let mut begun = Wire::connect(gateway.address).await;
@@ -187,7 +187,7 @@ async fn an_idle_connection_is_closed_and_a_slow_answer_is_not() {
     let short = Duration::from_millis(150);
     let gateway = Gateway::passing_within(
         target(app.address),
-        umavez::config::Limits { header_timeout: short, idle_timeout: short, ..limits() },
+        Limits { header_timeout: short, idle_timeout: short, ..limits() },
     );
     let mut wire = Wire::connect(gateway.address).await;
     wire.write("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
@@ -283,7 +283,7 @@ async fn more_connections_than_allowed_wait_for_their_turn() {
     let app = App::answering(OK).await;
     let gateway = Gateway::passing_within(
         target(app.address),
-        umavez::config::Limits { connections_max: 1, ..limits() },
+        Limits { connections_max: 1, ..limits() },
     );
     let mut first = Wire::connect(gateway.address).await;
     first.write("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
