@@ -281,10 +281,7 @@ async fn a_panic_ends_one_connection_only() {
 #[tokio::test]
 async fn more_connections_than_allowed_wait_for_their_turn() {
     let app = App::answering(OK).await;
-    let gateway = Gateway::passing_within(
-        target(app.address),
-        Limits { connections_max: 1, ..limits() },
-    );
+    let gateway = Gateway::passing_within(target(app.address), Limits { connections_max: 1, ..limits() });
     let mut first = Wire::connect(gateway.address).await;
     first.write("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(first.message().await.unwrap().status(), 200);
