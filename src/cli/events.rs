@@ -8,7 +8,7 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::admin::AdminAt;
-use super::{Failure, environment, print};
+use super::{Failure, environment, print, tell};
 
 /// How long the gateway may take; a replay takes as long as the app does.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -144,9 +144,9 @@ fn replayed(told: &str) -> Result<(), Failure> {
     let others = told["others"].as_u64().unwrap_or(0);
     if others > 0 {
         let events = if others == 1 { "event" } else { "events" };
-        eprintln!(
+        tell(&format!(
             "umavez: the batch can't be cut, so the app got the whole of it: {others} other {events} in it went again too"
-        );
+        ));
     }
     let (answer, state) = (&told["answer"], told["state"].as_str().unwrap_or("unknown"));
     let taken = told["verdict"] == "first" || told["verdict"] == "duplicate";

@@ -141,6 +141,11 @@ impl fmt::Debug for Digest {
 }
 
 impl Digest {
+    /// Which of up to 256 shards it is in, by its last bits: its first ones are what the map in there goes by.
+    pub(super) fn shard(self) -> usize {
+        usize::try_from(self.0 & 0xff).expect("eight bits fit")
+    }
+
     /// The first eight hex digits, for logs.
     pub fn short(self) -> String {
         format!("{:08x}", self.0 >> 96)

@@ -173,9 +173,7 @@ impl InFlight {
     }
 
     fn shard(&self, digest: Digest) -> MutexGuard<'_, Shard> {
-        // The other end of the digest is what the shard's map goes by.
-        let low = usize::try_from(digest.0 & 0xff).expect("eight bits fit");
-        lock(&self.shards[low % SHARDS])
+        lock(&self.shards[digest.shard() % SHARDS])
     }
 
     /// Ends the wait of these copies, whose seat is gone.

@@ -127,10 +127,8 @@ impl Near {
     }
 
     fn shard(&self, digest: Digest) -> MutexGuard<'_, Shard> {
-        // The other end of the digest is what the shard's map goes by.
-        let low = usize::try_from(digest.0 & 0xff).expect("eight bits fit");
         // A poisoned map is still a map: every change to it is one call.
-        self.shards[low % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[digest.shard() % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

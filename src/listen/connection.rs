@@ -182,15 +182,19 @@ fn service<H: Handler>(
     service_fn(move |request| answer(request, &handler, &peer, &watch))
 }
 
+fn header_bytes_max(listening: &Listening) -> usize {
+    listening.limits.header_bytes_max.max(HEADER_BYTES_MIN)
+}
+
+/// As `builder` sets its own, which is of another type.
 fn http1_builder(listening: &Listening) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    let header_bytes_max = listening.limits.header_bytes_max.max(HEADER_BYTES_MIN);
-    builder.half_close(true).header_read_timeout(None).max_buf_size(header_bytes_max);
+    builder.half_close(true).header_read_timeout(None).max_buf_size(header_bytes_max(listening));
     builder
 }
 
 fn builder(listening: &Listening) -> auto::Builder<Tasks> {
-    let header_bytes_max = listening.limits.header_bytes_max.max(HEADER_BYTES_MIN);
+    let header_bytes_max = header_bytes_max(listening);
     let mut builder = auto::Builder::new(Tasks(listening.tracker.clone()));
     builder.http1().half_close(true).header_read_timeout(None).max_buf_size(header_bytes_max);
     builder

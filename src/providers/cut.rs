@@ -16,9 +16,9 @@ impl Items {
         self.format != Format::Whole && !shared && !elements.contains(&NONE)
     }
 
-    /// The body without the items at these places of `list`. An element around them that the provider file calls
-    /// an envelope goes too when all its items went and only what describes them is left in it. Only for rules where [`Items::can_cut`] holds; `body` is the
-    /// one that the items were found in.
+    /// The body without the items at these places of `list`. An element around them that the provider file calls an
+    /// envelope goes too when all its items went and only what describes them is left in it. Only for rules where
+    /// [`Items::can_cut`] holds; `body` is the one that the items were found in.
     pub fn without(&self, body: &[u8], removed: &[usize]) -> Vec<u8> {
         let gone = self.gone(removed);
         let mut lists: Vec<usize> =

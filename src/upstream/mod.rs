@@ -142,8 +142,9 @@ impl Upstream {
         }
     }
 
-    /// Passes a request of any size through, `read` being what was read of its body before, and hands the answer on as it comes, in bounded memory. The whole has
-    /// no deadline, its parts have: connecting, the first byte of the answer, and each pause of either body.
+    /// Passes a request of any size through, `read` being what was read of its body before, and hands the answer on as it
+    /// comes, in bounded memory. The whole has no deadline, its parts have: connecting, the first byte of the answer, and
+    /// each pause of either body.
     pub async fn stream(
         &self,
         target: &Target,
