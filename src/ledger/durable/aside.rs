@@ -39,6 +39,25 @@ pub(super) struct Door {
     suspects: DigestMap<Instant>,
 }
 
+/// Takes strays of those who write without the writer, for as long as the door is there.
+#[derive(Clone, Debug)]
+pub(super) struct Hatch(mpsc::WeakSender<Apart>);
+
+impl Hatch {
+    pub(super) fn release(&self, strays: Vec<Write>) {
+        if let Some(queue) = self.0.upgrade() {
+            release(&queue, strays);
+        }
+    }
+}
+
+fn release(queue: &mpsc::Sender<Apart>, strays: Vec<Write>) {
+    if !strays.is_empty() {
+        // Where there is no room, their leases lapse.
+        drop(queue.try_send(Apart::Strays(strays)));
+    }
+}
+
 /// The task.
 #[derive(Debug)]
 pub(super) struct Aside {
@@ -95,10 +114,11 @@ impl Door {
 
     /// Has claims released that may stand although nobody will use them.
     pub(super) fn release(&self, strays: Vec<Write>) {
-        if !strays.is_empty() {
-            // Where there is no room, their leases lapse.
-            drop(self.queue.try_send(Apart::Strays(strays)));
-        }
+        release(&self.queue, strays);
+    }
+
+    pub(super) fn hatch(&self) -> Hatch {
+        Hatch(self.queue.downgrade())
     }
 }
 

@@ -11,6 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::alone::Quiet;
 use super::aside;
 use super::desk::Ask;
 use super::error::{DurableError, Trouble, chain};
@@ -33,6 +34,7 @@ const IDLE_MAX: Duration = Duration::from_secs(15);
 pub(super) struct Writer {
     queues: Queues,
     crowd: Arc<Crowd>,
+    quiet: Arc<Quiet>,
     pace: Pace,
     pens: Pens,
     under_way: FuturesUnordered<BoxFuture<'static, Arrival>>,
@@ -67,10 +69,16 @@ enum Wake {
 }
 
 impl Writer {
-    pub(super) fn new(first: Keeper, queues: Queues, crowd: Arc<Crowd>, aside: aside::Door) -> Self {
+    pub(super) fn new(
+        first: Keeper,
+        queues: Queues,
+        (crowd, quiet): (Arc<Crowd>, Arc<Quiet>),
+        aside: aside::Door,
+    ) -> Self {
         Self {
             queues,
             crowd,
+            quiet,
             pace: Pace::default(),
             pens: Pens::new(first),
             under_way: FuturesUnordered::new(),
@@ -109,7 +117,9 @@ impl Writer {
                 down = !alive;
                 continue;
             }
-            match self.wake(&stop).await {
+            let wake = self.wake(&stop).await;
+            self.quiet.writer_rests(false);
+            match wake {
                 Wake::Depart => {
                     for _ in 0..YIELDS {
                         tokio::task::yield_now().await;
@@ -137,6 +147,7 @@ impl Writer {
         if !self.pens.ready() && worth_it && self.pens.can_grow() {
             self.under_way.push(self.pens.grow().map(Arrival::Pen).boxed());
         }
+        self.quiet.writer_rests(ready && waiting == 0 && self.batches.is_empty() && self.deferred.is_empty());
         let could = self.blocked < BATCH_ROWS_MAX && (ready || self.pens.can_grow());
         tokio::select! {
             biased;

@@ -10,14 +10,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::alone::{Alone, Quiet, Turn};
 use super::aside;
 use super::desk::{Ask, HotOnly, Reply};
 use super::error::{DurableError, Trouble, chain};
 use super::group_commit::Writer;
 use super::lane::{Job, Lane};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Post};
 use super::pace::Crowd;
-use super::store::{Keeper, Store};
+use super::store::{Failure, Keeper, Store};
 use super::write::{Asks, Queues, Write};
 use super::{Action, ClaimAsk, Override, Record, Seen, SettleAsk, Settled, State, Swept};
 use crate::clock::{Seldom, monotonic};
@@ -47,7 +48,12 @@ pub struct Durable {
     reads: mpsc::Sender<Job>,
     chores: mpsc::Sender<Job>,
     crowd: Arc<Crowd>,
+    quiet: Arc<Quiet>,
+    /// What the calling thread's connection is made after.
+    model: Arc<Keeper>,
+    hatch: aside::Hatch,
     mailbox: Option<Mailbox>,
+    alone: Option<Alone>,
     up: Arc<AtomicBool>,
     full: Arc<Seldom>,
     stop: CancellationToken,
@@ -80,9 +86,12 @@ impl Durable {
         let stop = CancellationToken::new();
         let ended: Arc<[CancellationToken; 4]> = Arc::default();
         let crowd: Arc<Crowd> = Arc::default();
+        let quiet: Arc<Quiet> = Arc::default();
+        let model = Arc::new(first.another());
         let queues = Queues { claims: claim_queue, settles: settle_queue };
         let (door, aside) = aside::open(Keeper::new(Arc::clone(&store), Arc::default()));
-        let writer = Writer::new(first, queues, Arc::clone(&crowd), door);
+        let hatch = door.hatch();
+        let writer = Writer::new(first, queues, (Arc::clone(&crowd), Arc::clone(&quiet)), door);
         let reader = Lane::new(Keeper::new(Arc::clone(&store), Arc::default()), read_queue);
         let keeper = Lane::new(Keeper::new(store, Arc::default()), chore_queue);
         let guards = ended.each_ref().map(|ended| ended.clone().drop_guard());
@@ -105,13 +114,30 @@ impl Durable {
             });
         }
         let full = Arc::new(Seldom::every(FULL_TOLD_EVERY));
-        Ok(Self { claims, settles, reads, chores, crowd, mailbox: None, up, full, stop, ended })
+        let (mailbox, alone) = (None, None);
+        Ok(Self {
+            claims,
+            settles,
+            reads,
+            chores,
+            crowd,
+            quiet,
+            model,
+            hatch,
+            mailbox,
+            alone,
+            up,
+            full,
+            stop,
+            ended,
+        })
     }
 
-    /// A handle for the calling thread's runtime, which is woken once for a batch's answers. Its task ends with
-    /// the handle's last clone; `tracker` waits for it.
+    /// A handle for the calling thread's runtime, which is woken once for a batch's answers, and writes by itself while
+    /// nobody else does. Its tasks end with the handle's last clone; `tracker` waits for them.
     pub fn on_this_worker(&self, tracker: &TaskTracker) -> Self {
-        Self { mailbox: Some(Mailbox::open(tracker)), ..self.clone() }
+        let alone = Alone::open(&self.quiet, self.model.another(), tracker);
+        Self { mailbox: Some(Mailbox::open(tracker)), alone, ..self.clone() }
     }
 
     /// Claims all these events in one batch; answers in their order. Each is decided by itself, by one statement, and
@@ -293,12 +319,46 @@ impl Durable {
         let (answer, answered) = oneshot::channel();
         let write =
             Write { asks: asks(answer), since: monotonic(), mailbox: self.mailbox.clone(), rounds: 0 };
-        queue.try_send(write).map_err(|error| self.refused(&error))?;
-        self.crowd.tell(self.waiting());
+        match self.alone.as_ref().and_then(Alone::turn) {
+            // Boxed: what a database is asked with is large.
+            Some(turn) => Box::pin(self.write_alone(turn, queue, write)).await?,
+            None => {
+                queue.try_send(write).map_err(|error| self.refused(&error))?;
+                self.crowd.tell(self.waiting());
+            }
+        }
         answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
     }
 
-    fn refused(&self, error: &mpsc::error::TrySendError<Write>) -> DurableError {
+    /// Writes on this thread. What the database didn't take or decide goes to the writer, unless time is up.
+    async fn write_alone(
+        &self,
+        turn: Turn<'_>,
+        queue: &mpsc::Sender<Write>,
+        write: Write,
+    ) -> Result<(), DurableError> {
+        // Who closes the store waits until this place is given back.
+        let place = queue.try_reserve().map_err(|error| self.refused(&error))?;
+        match turn.commit(&write).await {
+            Ok(outcome) => {
+                let mut post = Post::default();
+                let again = Write { mailbox: None, ..write }.answer(&outcome, &mut post);
+                if let Some(again) = again {
+                    place.send(Write { mailbox: self.mailbox.clone(), ..again });
+                }
+            }
+            Err(Failure::Trouble(trouble @ Trouble::Slow(_))) => {
+                tracing::warn!(error = %chain(&trouble), writes = 1, "a batch was not written");
+                self.hatch.release(write.strays());
+                write.refuse(&trouble.into());
+            }
+            // It may be committed all the same, and is known by its fence then.
+            Err(_) => place.send(Write { rounds: write.rounds + 1, ..write }),
+        }
+        Ok(())
+    }
+
+    fn refused<T>(&self, error: &mpsc::error::TrySendError<T>) -> DurableError {
         let error = refusal(error);
         if matches!(error, DurableError::Full) && self.full.is_due() {
             tracing::warn!(

@@ -1,6 +1,7 @@
 //! The durable store: the arbiter. It never forgets an event inside its window, and its clock judges leases.
 //! This door knows keys and rows only; what a verdict means for a request is `flow`'s.
 
+mod alone;
 mod aside;
 mod batch;
 mod desk;

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a story's copies and clients are tasks of its own")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "a story names what it expects; all else ends it")]
 
+mod alone;
 mod apart;
 mod suite;
 mod trouble;
@@ -24,13 +25,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A database of the test's own.
 enum Database {
     Postgres(Postgres),
+    /// As a serving thread sees it, which writes by itself while it is the only one.
+    Alone(Postgres),
     Sqlite(tempfile::TempDir),
 }
 
 impl Database {
     fn config(&self) -> config::Durable {
         match self {
-            Self::Postgres(postgres) => at(&postgres.url()),
+            Self::Postgres(postgres) | Self::Alone(postgres) => at(&postgres.url()),
             Self::Sqlite(dir) => {
                 let timeout = Duration::from_secs(5);
                 config::Durable::Sqlite { path: dir.path().join("umavez.db"), timeout }
@@ -39,13 +42,17 @@ impl Database {
     }
 
     async fn open(&self) -> Durable {
-        open(&self.config()).await
+        let store = open(&self.config()).await;
+        match self {
+            Self::Alone(postgres) => alone(&store, postgres).await,
+            Self::Postgres(_) | Self::Sqlite(_) => store,
+        }
     }
 
     /// Changes the database behind the store's back.
     fn sql(&self, sql: &str) {
         let dir = match self {
-            Self::Postgres(postgres) => return drop(postgres.sql(sql)),
+            Self::Postgres(postgres) | Self::Alone(postgres) => return drop(postgres.sql(sql)),
             Self::Sqlite(dir) => dir,
         };
         let script = "import sqlite3, sys\n\
@@ -62,6 +69,10 @@ impl Database {
 
 fn postgres() -> Database {
     Database::Postgres(Postgres::start())
+}
+
+fn alone_on_postgres() -> Database {
+    Database::Alone(Postgres::start())
 }
 
 fn sqlite() -> Database {
@@ -82,6 +93,22 @@ fn limits(waiting_writes_max: usize) -> config::Limits {
 
 async fn open(config: &config::Durable) -> Durable {
     try_open(config).await.unwrap()
+}
+
+/// A serving thread's handle, which has its connection.
+async fn alone(store: &Durable, postgres: &Postgres) -> Durable {
+    let connections = || -> u32 {
+        let count = "select count(*) from pg_stat_activity where application_name = 'umavez'";
+        postgres.sql(count).parse().unwrap()
+    };
+    let before = connections();
+    let store = store.on_this_worker(&TaskTracker::new());
+    // A write that changes nothing has it made.
+    while connections() == before {
+        let nothing = end(&ask("nobody's"), End::Release);
+        assert_eq!(store.settle(vec![nothing]).await.unwrap(), [Settled::LeaseLost]);
+    }
+    store
 }
 
 async fn try_open(config: &config::Durable) -> Result<Durable, DurableError> {

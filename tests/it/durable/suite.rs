@@ -11,6 +11,10 @@ macro_rules! on_both {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $story() { super::$story(super::postgres()).await; })*
         }
+        mod on_postgres_alone {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $story() { super::$story(super::alone_on_postgres()).await; })*
+        }
         mod on_sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $story() { super::$story(super::sqlite()).await; })*
@@ -368,7 +372,7 @@ async fn an_event_twice_in_one_request_is_claimed_once(database: Database) {
 
 async fn overlapping_requests_in_opposite_order_do_not_wait_for_each_other(database: Database) {
     let nodes = match &database {
-        Database::Postgres(_) => vec![database.open().await, database.open().await],
+        Database::Postgres(_) | Database::Alone(_) => vec![database.open().await, database.open().await],
         // One process to a file: its two "nodes" are two clones.
         Database::Sqlite(_) => {
             let store = database.open().await;

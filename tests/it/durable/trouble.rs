@@ -11,14 +11,14 @@ use super::*;
 use crate::support::postgres::PgBouncer;
 
 /// Passes bytes on to a database; on command it passes a request on and breaks the connection before its answer.
-struct Wire {
+pub(super) struct Wire {
     port: u16,
     /// How many answers are left to the one that is cut; none at zero.
     cut_answer: Arc<AtomicUsize>,
 }
 
 impl Wire {
-    async fn to(port: u16) -> Self {
+    pub(super) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let wire = Self { port: listener.local_addr().unwrap().port(), cut_answer: Arc::default() };
         let cut = Arc::clone(&wire.cut_answer);
@@ -32,11 +32,11 @@ impl Wire {
         wire
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("postgres://umavez@127.0.0.1:{}/postgres", self.port)
     }
 
-    fn cut_next_answer(&self) {
+    pub(super) fn cut_next_answer(&self) {
         self.cut_answer(1);
     }
 
