@@ -83,9 +83,9 @@ struct Arrived {
 }
 
 /// What a request of a dedup route came to before the first claim.
-#[expect(clippy::large_enum_variant, reason = "nearly every request is the large one, and it is moved once")]
 enum Arrival {
-    Event(Work),
+    /// Boxed, as it is from here to its end: it passes through many hands.
+    Event(Box<Work>),
     /// What the provider sent to check the URL, answered.
     Handshake(Response<Bytes>),
     /// In shadow, a body past the limit, or with no room: what was read of it, and the request with the rest.
@@ -194,7 +194,10 @@ impl Flow {
         trace.on(&route.config);
         let done = match self.arrive(&route, path_params, request, caller, &mut trace).await {
             Err(refusal) => Done { trace, ..refused(&refusal.for_sender_of(&route.config)) },
-            Ok(Arrival::Event(work)) => self.to_the_end(Work { trace, ..work }).await,
+            Ok(Arrival::Event(mut work)) => {
+                work.trace = trace;
+                self.to_the_end(work).await
+            }
             Ok(Arrival::Handshake(answer)) => Done { trace, ..answered(answer) },
             Ok(Arrival::Longer(read, request)) => {
                 route.metrics.request(metrics::Answer::TooLarge);
@@ -301,11 +304,13 @@ impl Flow {
             items = Items::none();
         }
         route.capture(&arrived);
-        Ok(Arrival::Event(Work { items, unsigned: false, ..Work::unsigned(route, arrived) }))
+        let mut work = Work::unsigned(route, arrived);
+        (work.items, work.unsigned) = (items, false);
+        Ok(Arrival::Event(work))
     }
 
     /// From the first claim on, the work goes on also when the sender hangs up and hyper drops this future.
-    async fn to_the_end(self: &Arc<Self>, work: Work) -> Done {
+    async fn to_the_end(self: &Arc<Self>, work: Box<Work>) -> Done {
         let flow = Arc::clone(self);
         let whole = Box::pin(async move { flow.proxy(work).await });
         Persistent::new(whole, self.tunnels.tracker.clone()).await

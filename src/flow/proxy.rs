@@ -59,7 +59,7 @@ pub(super) struct Twin {
 
 impl Flow {
     /// The steps, top to bottom.
-    pub(super) async fn proxy(self: &Arc<Self>, work: Work) -> Done {
+    pub(super) async fn proxy(self: &Arc<Self>, work: Box<Work>) -> Done {
         // Boxed, as what is rare shouldn't take room in every request's future.
         if let Some(replay) = work.replay.clone() {
             return Box::pin(self.replay(work, replay)).await;
@@ -85,7 +85,8 @@ impl Flow {
         };
         let deadline = monotonic() + run.config().in_flight_wait;
         if plan.forwards(items) {
-            run.forward(plan, single, deadline).await
+            // Boxed, as copies need no room for it.
+            Box::pin(run.forward(plan, single, deadline)).await
         } else {
             run.nothing_new(plan, deadline).await
         }
@@ -104,7 +105,7 @@ pub(super) struct Heard {
 /// One request under way.
 pub(super) struct Run<'a> {
     pub(super) flow: &'a Flow,
-    pub(super) work: Work,
+    pub(super) work: Box<Work>,
     pub(super) key: Option<String>,
     pub(super) attempt: u32,
     /// How many items were cut out of what the app got.

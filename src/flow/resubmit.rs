@@ -135,7 +135,7 @@ impl Flow {
     }
 
     /// A stored request as if it had arrived.
-    fn stored(&self, payload: &Payload) -> Result<Work, ResubmitError> {
+    fn stored(&self, payload: &Payload) -> Result<Box<Work>, ResubmitError> {
         let request = parse(&payload.request)?;
         let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
         let found = self.live.look(|shared| shared.find(request.method(), host, request.uri().path()));
@@ -149,11 +149,12 @@ impl Flow {
         let mut arrived = Arrived { decoded, url, path_params, caller, request, _room: None };
         route.find_signed_url(&mut arrived);
         let items = route.items(&arrived);
-        Ok(Work { route, arrived, items, unsigned: false, replay: None, trace: Trace::default() })
+        let trace = Trace::default();
+        Ok(Box::new(Work { route, arrived, items, unsigned: false, replay: None, trace }))
     }
 
     /// The steps of a replay, from its claim on.
-    pub(super) async fn replay(self: &Arc<Self>, work: Work, replay: Arc<Replay>) -> Done {
+    pub(super) async fn replay(self: &Arc<Self>, work: Box<Work>, replay: Arc<Replay>) -> Done {
         let deadline = monotonic() + work.route.config.in_flight_wait;
         let single = work.items.list.len() == 1;
         let mut run = Run::new(self, work);

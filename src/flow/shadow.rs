@@ -36,20 +36,22 @@ struct Looked {
 
 impl Work {
     /// A request whose items nothing is to be known of.
-    pub(super) fn unsigned(route: &Arc<Route>, arrived: Arrived) -> Self {
+    pub(super) fn unsigned(route: &Arc<Route>, arrived: Arrived) -> Box<Self> {
         let (items, trace) = (Items::none(), Trace::default());
-        Self { route: Arc::clone(route), arrived, items, unsigned: true, replay: None, trace }
+        Box::new(Self { route: Arc::clone(route), arrived, items, unsigned: true, replay: None, trace })
     }
 }
 
 impl Flow {
-    pub(super) async fn shadow(self: &Arc<Self>, mut work: Work) -> Done {
+    pub(super) async fn shadow(self: &Arc<Self>, mut work: Box<Work>) -> Done {
         let request = forward::request(&work, &[]);
         let trace = work.trace.split();
         let (route, unsigned) = (Arc::clone(&work.route), work.unsigned);
         // The asking takes the work with it; what is left speaks of the forward alone.
         let bare = Arrived { request: Request::default(), ..work.arrived.clone() };
-        let mut run = Run::new(self, Work { unsigned, trace, ..Work::unsigned(&route, bare) });
+        let mut bare = Work::unsigned(&route, bare);
+        (bare.unsigned, bare.trace) = (unsigned, trace);
+        let mut run = Run::new(self, bare);
         let (ended, settlement) = oneshot::channel();
         let looked = (!unsigned).then(|| self.look(work, settlement));
 
@@ -81,7 +83,7 @@ impl Flow {
     /// Has the ledger asked in a task that drain waits for; it settles as the forward ends.
     fn look(
         self: &Arc<Self>,
-        work: Work,
+        work: Box<Work>,
         settlement: oneshot::Receiver<Settlement>,
     ) -> oneshot::Receiver<Looked> {
         let (said, looked) = oneshot::channel();
@@ -98,7 +100,7 @@ impl Flow {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(flow: &'a Flow, work: Work) -> Self {
+    pub(super) fn new(flow: &'a Flow, work: Box<Work>) -> Self {
         Self { flow, work, key: None, attempt: 0, removed: 0, elsewhere: Duration::ZERO }
     }
 
