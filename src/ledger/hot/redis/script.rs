@@ -97,7 +97,8 @@ return old";
 
 /// Claims, then ends, then releases, of many keys: `ARGV` counts the first two, then has a value and a time to live for
 /// each key. Says for a claim what was there, for the others whether somebody watches the mark that went. What one key
-/// is refused fails no other. Only commands and options that every server has whose scripts replicate by effect.
+/// is refused fails no other. A `forgotten` that an end meets is put back, for `FORGOTTEN_TTL`. Only commands and options
+/// that Redis 6.2 has.
 pub(super) static TOGETHER: Script =
     Script { text: TOGETHER_TEXT, hash: LazyLock::new(|| fred::util::sha1_hash(TOGETHER_TEXT)) };
 const TOGETHER_TEXT: &str = "-- together
@@ -111,19 +112,19 @@ for i = 1, #KEYS do
     said = call('SET', key, value, 'PX', ttl, 'NX')
     if not said then said = call('GET', key) elseif said.ok then said = false end
   else
-    local old = call('GET', key)
+    local old
+    if i <= dones then
+      old = call('SET', key, value, 'PX', ttl, 'GET')
+      if old == 'forgotten' then call('SET', key, old, 'PX', 30000) end
+    else
+      old = call('GET', key)
+    end
     local marked = type(old) == 'string' and string.sub(old, 1, 11) == 'processing '
     said = old
-    if i <= dones then
-      if type(old) ~= 'table' and old ~= 'forgotten' then
-        said = call('SET', key, value, 'PX', ttl)
-      end
-    elseif marked and string.sub(old, 14) == value then
-      said = call('DEL', key)
-    else
-      marked = false
+    if i > dones then
+      if marked and string.sub(old, 14) == value then said = call('DEL', key) else marked = false end
     end
-    if type(said) ~= 'table' or said.ok then
+    if type(said) ~= 'table' then
       local how = marked and string.sub(old, 12, 12)
       said = (how == 'w' or how == 'y') and 1 or 0
     end
