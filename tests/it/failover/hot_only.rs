@@ -44,12 +44,12 @@ async fn an_event_in_flight_while_postgres_returns_is_not_another_nodes_first() 
     assert_eq!(forwards(&upstream)["mid"], [1]);
 }
 
-async fn exposed(node: &Gateway) -> f64 {
+pub(crate) async fn exposed(node: &Gateway) -> f64 {
     node.metrics().await.value("umavez_exposed_total", &[("route", "orders")])
 }
 
 /// Waits until the node's claims go to Postgres again.
-async fn until_durable(node: &Gateway) {
+pub(crate) async fn until_durable(node: &Gateway) {
     let mut tries = 0;
     eventually("a durable claim", async || {
         tries += 1;

@@ -10,6 +10,8 @@ mod windows;
 
 use std::net::SocketAddr;
 
+pub(crate) use hot_only::{exposed, until_durable};
+
 use crate::support::{Gateway, ORDERS, Upstream};
 
 /// Two nodes on the same stores.

@@ -36,7 +36,7 @@ async fn a_database_that_refuses_to_write_is_no_verdict(pair: Pair) {
 }
 
 /// A database that answers every write with an error.
-enum Refusing {
+pub(super) enum Refusing {
     Postgres {
         tables: Vec<String>,
     },
@@ -47,7 +47,7 @@ enum Refusing {
 }
 
 impl Refusing {
-    async fn begin(stores: &Stores, gateway: &Gateway) -> Self {
+    pub(super) async fn begin(stores: &Stores, gateway: &Gateway) -> Self {
         if stores.has_postgres() {
             let tables = stores.sql("select tablename from pg_tables where schemaname = 'public'");
             let tables: Vec<String> = tables.lines().map(str::to_owned).collect();
@@ -73,7 +73,7 @@ impl Refusing {
         Self::Sqlite { lock }
     }
 
-    async fn end(self, stores: &Stores) {
+    pub(super) async fn end(self, stores: &Stores) {
         match self {
             Self::Postgres { tables } => {
                 for table in tables {

@@ -1,7 +1,18 @@
 //! What a route may choose while the durable store is away: `hot_only` and `bypass`, seen and counted.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use super::durable::Refusing;
 use super::wired;
-use crate::support::{Delivery, Gateway, ORDERS, Pair, Stores, Upstream, eventually, order};
+use crate::failover::{exposed, until_durable};
+use crate::support::{
+    Delivery, Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, on_every_store, order,
+};
+
+on_every_store! {
+    a_persons_change_outlasts_what_the_hot_store_decided_alone,
+}
 
 #[tokio::test]
 async fn hot_only_lets_redis_decide_alone_and_catches_up() {
@@ -57,4 +68,71 @@ async fn bypass_forwards_unprotected_marked_and_counted() {
     wire.resume();
     eventually("protection again", async || gateway.send(&order("protected")).await.verdict() == "duplicate")
         .await;
+}
+
+/// What the hot store alone had decided was written over what a person had decided since, and brought back what one had
+/// forgotten: the copy that was to pass was answered as a duplicate.
+async fn a_persons_change_outlasts_what_the_hot_store_decided_alone(pair: Pair) {
+    let stores = Stores::open(pair).await;
+    let wired = if stores.has_postgres() { Some(wired(&stores, "2s").await) } else { None };
+    let toml = match &wired {
+        Some((_, toml)) => toml.clone(),
+        None => format!("{}[durable]\ntimeout = \"2s\"\n", stores.toml()),
+    };
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let seen = Mutex::new(HashMap::<String, usize>::new());
+    let upstream = Upstream::deciding(move |request, _| {
+        let mut seen = seen.lock().unwrap();
+        let times = seen.entry(request.text()).or_default();
+        *times += 1;
+        match times {
+            1 => Reply::new(200, "old"),
+            2 => Reply::new(200, "late").behind(&held),
+            _ => Reply::new(200, "new"),
+        }
+    })
+    .await;
+    let route = format!("{ORDERS}on_durable_down = \"hot_only\"\n");
+    let mut gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).route(&route).start().await;
+    let changes = ["allow-once", "forget"];
+    for change in changes {
+        assert_eq!(gateway.send(&order(change)).await.verdict(), "first");
+    }
+    // The hot store forgets both, and then they come again while the durable store is away.
+    gateway.restart().await;
+    if stores.has_redis() {
+        stores.redis().flush().await;
+    }
+    let refusing = match &wired {
+        Some((wire, _)) => {
+            wire.cut();
+            None
+        }
+        None => Some(Refusing::begin(&stores, &gateway).await),
+    };
+    let alone = changes.map(|change| gateway.sending(&order(change)));
+    upstream.until_received(4).await;
+    assert_eq!(exposed(&gateway).await, 2.0);
+    match (&wired, refusing) {
+        (Some((wire, _)), _) => wire.resume(),
+        (None, Some(refusing)) => refusing.end(&stores).await,
+        (None, None) => unreachable!("one of the two is away"),
+    }
+    until_durable(&gateway).await;
+    for change in changes {
+        let changed = gateway.ask_admin("POST", &format!("/events/{change}?key=orders:{change}")).await;
+        assert_eq!(changed.status, 200, "{}", changed.text());
+    }
+    gate.open();
+    for late in alone {
+        assert_eq!(late.await.unwrap().text(), "late");
+    }
+    gateway.until_metric("umavez_unsettled", &[], 0.0).await;
+    for change in changes {
+        for verdict in ["first", "duplicate"] {
+            let copy = gateway.send(&order(change)).await;
+            assert_eq!((copy.text().as_str(), copy.verdict().as_str()), ("new", verdict), "{change}");
+        }
+    }
 }

@@ -223,8 +223,14 @@ update umavez_event e set conflicting = c.fingerprint
 from unnest($1::uuid[], $2::bigint[]) as c (id, fingerprint)
 where e.id = c.id and e.fingerprint <> c.fingerprint";
 
-/// A row that is there is only ever brought forward to done, and never a held one.
+/// A row that is there is only ever brought forward to done, and never a held one. What a person has decided since the
+/// event was claimed stands, also that it be forgotten; of people's changes the latest thousand are looked through.
 pub(super) const CATCH_UP: &str = "-- umavez: catch up
+with changed as materialized (
+    select event, max(at) as at
+    from (select event, at, before, after from umavez_action order by number desc limit 1000) latest
+    where before is distinct from after group by event
+)
 insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, attempts, state,
                                hold, route, key, receipt)
 select a.id, now - a.age, now + a.lease, now - a.age + a.ttl, a.fence, a.fingerprint, 1,
@@ -233,6 +239,7 @@ from (select (extract(epoch from statement_timestamp()) * 1000)::bigint as now) 
      unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[],
             $8::bigint[], $9::bigint[], $10::bytea[])
          as a (id, key, route, fence, lease, ttl, hold, fingerprint, age, receipt)
+where not exists (select from changed where changed.event = a.id and changed.at >= now - a.age)
 order by a.id
 on conflict (id) do update set state = 1, receipt = excluded.receipt, fingerprint = excluded.fingerprint,
     fence = excluded.fence

@@ -110,14 +110,19 @@ from (select unhex(value ->> 0) as id, value ->> 1 as fingerprint from json_each
 where umavez_event.id = c.id and umavez_event.fingerprint <> c.fingerprint";
 
 /// Element: [id, key, route, fence, lease, ttl, hold, fingerprint, age, receipt]. A row that is there is only
-/// ever brought forward to done, and never a held one.
+/// ever brought forward to done, and never a held one. What a person has decided since the event was claimed stands, also
+/// that it be forgotten; of people's changes the latest thousand are looked through.
 pub(super) const CATCH_UP: &str = "-- umavez: catch up
 insert into umavez_event as e (id, first_claimed, lease_until, expires, fence, fingerprint, attempts, state,
                                hold, route, key, receipt)
 select unhex(value ->> 0), ?2 - (value ->> 8), ?2 + (value ->> 4), ?2 - (value ->> 8) + (value ->> 5),
        value ->> 3, value ->> 7, 1, case when value ->> 9 is null then 0 else 1 end, value ->> 6, value ->> 2,
        value ->> 1, unhex(value ->> 9)
-from json_each(?1) where true
+from json_each(?1)
+where not exists (
+    select 1 from (select event, at, before, after from umavez_action order by number desc limit 1000) as changed
+    where changed.event = unhex(value ->> 0) and changed.at >= ?2 - (value ->> 8)
+      and changed.before is not changed.after)
 on conflict (id) do update set state = 1, receipt = excluded.receipt, fingerprint = excluded.fingerprint,
     fence = excluded.fence
 where excluded.state = 1 and e.state in (0, 2)";
