@@ -106,7 +106,7 @@ impl Flow {
         let name = &work.route.config.name;
         let part = Part::of(&work, record).ok_or_else(|| ResubmitError::NoItem(name.to_string()))?;
         // Before the claim shows: a copy that came in between would sit there, and the replay would wait for it.
-        let seat = self.ledger.reserve(record.digest).await;
+        let seat = self.ledger.reserve(record.digest);
         let (fence, lease) = (Fence::draw(), work.route.config.terms.lease);
         let changed = self.ledger.change(record, Override::Replay { fence, lease }, actor).await;
         match changed.map_err(ResubmitError::Durable)? {

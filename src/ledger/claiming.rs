@@ -70,8 +70,7 @@ impl Claiming {
         Self { items: items.collect() }
     }
 
-    /// The stores needn't be asked for what is claimed already. Where a copy sits there all the same, since its seat was
-    /// not to be had, the lease lapses unused, and the event is held again.
+    /// The stores needn't be asked for what is claimed already.
     pub(super) fn take(&mut self, claimed: &Claimed, on: &Conditions) {
         let mut items = self.items.iter_mut();
         if let Some(item) = items.find(|item| item.seat.is_some() && item.ask.key.digest() == claimed.digest)

@@ -58,6 +58,12 @@ struct Waiting {
     bell: Option<Arc<Bell>>,
 }
 
+impl Waiting {
+    fn behind(number: u64) -> Self {
+        Self { number, asking: true, changed: false, copies: Vec::new(), bell: None }
+    }
+}
+
 /// What a request hears that listens to other nodes: which of its events they have settled.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
@@ -99,7 +105,7 @@ pub(super) struct Seat {
 }
 
 /// A seat that was taken before the event is claimed: whoever claims it sits down there. Let go, it is free again.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Reserved(Arc<Mutex<Option<Seat>>>);
 
 impl Reserved {
@@ -124,10 +130,8 @@ impl InFlight {
         match events.entry(digest) {
             Entry::Vacant(free) => {
                 *given += 1;
-                let number = *given;
-                let (copies, bell) = (Vec::new(), None);
-                free.insert(Waiting { number, asking: true, changed: false, copies, bell });
-                Place::Seat(Seat { all: Arc::clone(self), digest, number, left: false })
+                free.insert(Waiting::behind(*given));
+                Place::Seat(Seat { all: Arc::clone(self), digest, number: *given, left: false })
             }
             Entry::Occupied(mut taken) => {
                 let (tell, hear) = oneshot::channel();
@@ -135,6 +139,21 @@ impl InFlight {
                 Place::Queue(hear)
             }
         }
+    }
+
+    /// Takes the event's seat whoever has it: that one is dissolved, though it may be asking the stores. Only for an event
+    /// that nobody who is asking can claim.
+    pub(super) fn take_over(self: &Arc<Self>, digest: Digest) -> Seat {
+        let mut shard = self.shard(digest);
+        let Shard { events, given } = &mut *shard;
+        *given += 1;
+        let number = *given;
+        let before = events.insert(digest, Waiting::behind(number));
+        drop(shard);
+        if let Some(before) = before {
+            self.dissolved(digest, before);
+        }
+        Seat { all: Arc::clone(self), digest, number, left: false }
     }
 
     /// Another node settled this event: whoever sits here waiting for that looks now.
@@ -156,6 +175,10 @@ impl InFlight {
         }
         let waiting = taken.remove();
         drop(shard);
+        self.dissolved(digest, waiting);
+    }
+
+    fn dissolved(&self, digest: Digest, waiting: Waiting) {
         if let Some(bell) = &waiting.bell {
             bell.ring(digest);
         }
@@ -336,6 +359,23 @@ mod tests {
         assert!(!listens.hear_by(&Arc::default()));
         assert!(matches!(hear.try_recv(), Ok(Ended::Changed)));
         drop(claimed);
+        assert_eq!((all.len(), all.listening()), (0, 0));
+    }
+
+    #[test]
+    fn who_asks_the_stores_does_not_keep_the_place_of_what_is_replayed() {
+        let all = InFlight::new();
+        let Place::Seat(asking) = all.sit(Digest(5)) else { panic!("the place was free") };
+        let Place::Queue(mut early) = all.sit(Digest(5)) else { panic!("the place was taken") };
+        let replay = all.take_over(Digest(5));
+        assert!(matches!(early.try_recv(), Ok(Ended::Changed)));
+        let Place::Queue(mut late) = all.sit(Digest(5)) else { panic!("the place was taken") };
+        assert!(!asking.hear_by(&Arc::default()));
+        asking.leave(&Ended::Held(Fingerprint(1)));
+        assert!(late.try_recv().is_err(), "the one before has told the replay's copy");
+        replay.leave(&Ended::Released);
+        assert!(matches!(late.try_recv(), Ok(Ended::Released)));
+        drop(all.take_over(Digest(5)));
         assert_eq!((all.len(), all.listening()), (0, 0));
     }
 

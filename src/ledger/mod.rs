@@ -32,13 +32,11 @@ use claiming::{Claiming, Item};
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
 use hot::{Hot, HotAsk, HotSeen, Told};
 pub use in_flight::Reserved;
-use in_flight::{InFlight, Place};
+use in_flight::InFlight;
 use near::{Near, Since};
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};
 
-/// How long a person's replay waits for a copy that asks the stores just now.
-const RESERVE_MAX: Duration = Duration::from_secs(5);
 /// How long copies wait for receipts that are too long for the hot store: less than any sender's patience.
 const RECEIPTS_WAIT: Duration = Duration::from_secs(2);
 
@@ -243,21 +241,11 @@ impl Ledger {
         changed
     }
 
-    /// Sits down at an event's place on this node before it is claimed anew: copies that come from then on wait for what
-    /// becomes of it, and none sits there when its turn comes. Whoever sits there now hears from the stores soon; of
-    /// one that takes too long the seat isn't had.
-    pub async fn reserve(&self, digest: Digest) -> Reserved {
-        let deadline = monotonic() + RESERVE_MAX;
-        loop {
-            match self.shared.in_flight.sit(digest) {
-                Place::Seat(seat) => return Reserved::of(seat),
-                Place::Queue(hear) => {
-                    if tokio::time::timeout_at(deadline.into(), hear).await.is_err() {
-                        return Reserved::default();
-                    }
-                }
-            }
-        }
+    /// Sits down at the place of an event that is held before it is claimed anew: copies that come from then on wait for
+    /// what becomes of it. A copy that asks the stores just now doesn't keep the place, however long they take: it can't
+    /// claim what is held, and whoever waits behind it looks at the stores, and then waits here.
+    pub fn reserve(&self, digest: Digest) -> Reserved {
+        Reserved::of(self.shared.in_flight.take_over(digest))
     }
 
     /// Has the hot store forget an event; where it doesn't answer, as soon as it does: what it remembers of a done

@@ -11,13 +11,18 @@ use tokio::task::JoinHandle;
 use crate::cli::{code, stderr, umavez};
 use crate::stores_down::wired;
 use crate::support::{
-    Answer, Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, eventually, hub_sha256,
-    on_every_store, order, send, try_send,
+    Answer, Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, durable_toml, eventually,
+    hot_toml, hub_sha256, on_every_store, on_stores, order, send, try_send, within,
 };
 
 on_every_store! {
     a_stop_waits_for_a_replay,
     a_replay_forwards_its_own_event_of_a_batch_and_no_other,
+}
+
+on_stores! {
+    a_copy_that_the_database_keeps_waiting_stops_no_replay:
+    memory_postgres MemoryPostgres, redis_postgres RedisPostgres
 }
 
 /// [`ORDERS`] where what nobody knows is held.
@@ -237,6 +242,38 @@ async fn a_replay_tells_what_the_ledger_has_recorded() {
         "{said}"
     );
     assert!(said.contains("it is released now"), "{said}");
+}
+
+/// A copy that asked a slow database just then kept the event's place for over five seconds: the replay claimed the event,
+/// waited for the copy, sent nothing, and the event was in flight until its lease was over.
+async fn a_copy_that_the_database_keeps_waiting_stops_no_replay(pair: Pair) {
+    let mut stores = Stores::open_own(pair).await;
+    let upstream = Upstream::scripted([Reply::hang_up(), Reply::new(200, "done")]).await;
+    let hot = if stores.has_redis() { hot_toml(&stores.redis_url()) } else { String::new() };
+    // A fifth of it is what a lock is waited for.
+    let toml = format!("{hot}{}timeout = \"60s\"\n", durable_toml(&stores.postgres_url()));
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).route(&holding("")).start().await;
+    assert_eq!(gateway.send(&order("slow")).await.verdict(), "held");
+    // Whoever claims or settles waits; whoever changes an event doesn't.
+    stores.sql(
+        "create function wait() returns trigger language plpgsql
+             as 'begin perform pg_advisory_xact_lock(1); return null; end';
+         create trigger wait before insert on umavez_event for each statement execute function wait()",
+    );
+    let lock = stores.postgres_mut().session("select pg_advisory_lock(1)");
+    let copy = gateway.sending(&order("slow"));
+    let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted";
+    eventually("the copy's claim", async || stores.sql(waiting) == "1").await;
+    let replay = replaying(&gateway, "orders:slow");
+    upstream.until_received(2).await;
+    drop(lock);
+    let replay = within("the replay's answer", replay).await.unwrap().unwrap().json();
+    assert_eq!((&replay["state"], &replay["verdict"]), (&json!("done"), &json!("first")), "{replay}");
+    // What it asked the database was from before the replay; on a very busy machine its time was over meanwhile.
+    let copy = within("the copy's answer", copy).await.unwrap();
+    assert!(copy.verdict() == "held" || copy.asks_for_a_retry(), "{} {}", copy.status, copy.verdict());
+    assert_eq!(gateway.send(&order("slow")).await.text(), "done");
+    assert_eq!(upstream.received(), 2);
 }
 
 /// The replay of one event of a batch forwarded its neighbours too, where a person had released or forgotten them; and each
