@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Connection, Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, nobody,
-    on_every_store, order,
+    Connection, Delivery, Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, Wire, eventually,
+    nobody, on_every_store, order,
 };
 
 on_every_store! {
@@ -56,8 +56,8 @@ async fn a_waiting_copy_shares_the_success_of_the_first(pair: Pair) {
     let first = gateway.sending(&order("w1"));
     upstream.until_received(1).await;
     let copies: Vec<_> = (0..5).map(|_| gateway.sending(&order("w1"))).collect();
-    // Lets the copies arrive; one that comes later is a plain duplicate, and the story holds all the same.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // One that is read only then is a plain duplicate, and the story holds all the same.
+    gateway.until_metric("umavez_connections", &[("listener", "public")], 6.0).await;
     gate.open();
     assert_eq!(first.await.unwrap().verdict(), "first");
     for copy in copies {
@@ -181,7 +181,8 @@ async fn a_replay_is_not_stopped_by_a_copy_that_comes_just_then() {
     // for the copy, the copy for the replay's lease, and nothing was sent. A slow Redis makes that moment long.
     let stores = Stores::open(Pair::RedisSqlite).await;
     let wire = Wire::to(([127, 0, 0, 1], stores.redis().port()).into()).await;
-    let upstream = Upstream::scripted([Reply::hang_up(), Reply::new(200, "at last")]).await;
+    let gate = Gate::closed();
+    let upstream = Upstream::scripted([Reply::hang_up(), Reply::new(200, "at last").behind(&gate)]).await;
     let route = "on_unknown = \"hold\"\nin_flight_wait = \"20s\"\n";
     let gateway = Gateway::in_front_of(&upstream)
         .stores_toml(&format!("[hot]\nurl = \"redis://{}\"\ntimeout = \"4s\"", wire.address()))
@@ -190,16 +191,24 @@ async fn a_replay_is_not_stopped_by_a_copy_that_comes_just_then() {
         .await;
     assert_eq!(gateway.send(&order("slow")).await.verdict(), "held");
     wire.set(Line::Slow(Duration::from_millis(300)));
+    let three = || (0..3).map(|_| gateway.sending(&order("slow")));
+    // Some before its claim, some in between, some while the app has it.
+    let mut copies: Vec<_> = three().collect();
     let admin = gateway.admin();
     let replay = tokio::spawn(async move {
         crate::support::send(admin, &Delivery::new("POST", "/events/replay?key=orders:slow")).await
     });
-    // Some before its claim, some in between, some while the app has it.
-    let mut copies = Vec::new();
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        copies.push(gateway.sending(&order("slow")));
-    }
+    eventually("its claim", async || {
+        gateway.ask_admin("GET", "/events?key=orders:slow").await.json()["state"] == "processing"
+    })
+    .await;
+    copies.extend(three());
+    upstream.until_received(2).await;
+    copies.extend(three());
+    let open = [("listener", "public")];
+    eventually("the last ones", async || gateway.metrics().await.value("umavez_connections", &open) >= 3.0)
+        .await;
+    gate.open();
     let replay = replay.await.unwrap().json();
     assert_eq!((&replay["answer"], &replay["verdict"]), (&200.into(), &"first".into()), "{replay}");
     for copy in copies {

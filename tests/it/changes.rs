@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use umavez::clock::{Clock, UnixMillis, monotonic};
@@ -17,7 +18,7 @@ use umavez::ledger::{
 use umavez::metrics;
 
 use crate::support::{
-    Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, on_stores, order, within,
+    Answer, Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, on_every_store, on_stores, order, within,
 };
 
 on_every_store! {
@@ -131,16 +132,30 @@ async fn what_a_person_calls_done_is_done_though_the_first_is_under_way(pair: Pa
     assert_eq!(upstream.received(), 1);
 }
 
+/// Two nodes, the first of which is busy with the event `a` until the gate opens.
+struct Busy {
+    one: Gateway,
+    two: Gateway,
+    first: JoinHandle<Answer>,
+    gate: Gate,
+    upstream: Upstream,
+}
+
+async fn busy(stores: &Stores) -> Busy {
+    let gate = Gate::closed();
+    let upstream = late_then_new(200, &gate).await;
+    let one = Gateway::in_front_of(&upstream).on(stores).route(&patient()).start().await;
+    let two = Gateway::in_front_of(&upstream).on(stores).route(&patient()).start().await;
+    let first = one.sending(&order("a"));
+    upstream.until_received(1).await;
+    Busy { one, two, first, gate, upstream }
+}
+
 /// A copy at the node of the old owner was answered with its `late` body, though the event had been released through
 /// another node, forwarded there and done with another answer.
 async fn a_change_through_one_node_holds_where_the_first_is_under_way(pair: Pair) {
     let stores = Stores::open(pair).await;
-    let gate = Gate::closed();
-    let upstream = late_then_new(200, &gate).await;
-    let one = Gateway::in_front_of(&upstream).on(&stores).route(&patient()).start().await;
-    let two = Gateway::in_front_of(&upstream).on(&stores).route(&patient()).start().await;
-    let first = one.sending(&order("a"));
-    upstream.until_received(1).await;
+    let Busy { one, two, first, gate, upstream } = busy(&stores).await;
     change(&two, "release", "a").await;
     let copy = within("the copy's answer", two.send(&order("a"))).await;
     assert_eq!((copy.text().as_str(), copy.verdict().as_str()), ("new", "first"));
@@ -165,12 +180,7 @@ async fn a_change_through_one_node_holds_where_the_first_is_under_way(pair: Pair
 /// forwarded.
 async fn who_waits_on_another_node_hears_of_a_change(pair: Pair) {
     let stores = Stores::open(pair).await;
-    let gate = Gate::closed();
-    let upstream = late_then_new(200, &gate).await;
-    let one = Gateway::in_front_of(&upstream).on(&stores).route(&patient()).start().await;
-    let two = Gateway::in_front_of(&upstream).on(&stores).route(&patient()).start().await;
-    let first = one.sending(&order("a"));
-    upstream.until_received(1).await;
+    let Busy { one: _one, two, first, gate, upstream } = busy(&stores).await;
     let waiting = two.sending(&order("a"));
     two.until_metric("umavez_in_flight", &[], 1.0).await;
     change(&two, "release", "a").await;
