@@ -121,6 +121,9 @@ fn causes(error: &anyhow::Error) -> String {
 fn mend(store: &str, config: &Config, why: &str) -> String {
     let missing = |what: &str| why.contains(&format!("{what} \"")) && why.ends_with("\" does not exist");
     match (store, &config.durable) {
+        ("durable", Durable::Sqlite { .. }) if why.contains(" is gone, ") => {
+            "or name another file".to_owned()
+        }
         ("durable", Durable::Sqlite { path, .. }) => {
             format!("let umavez's user write {} and its folder, or name another file", path.display())
         }

@@ -31,8 +31,8 @@ pub use claim::{
 use claiming::{Claiming, Item};
 use durable::{ClaimAsk, Durable, DurableError, Override, Record, Seen, State};
 use hot::{Hot, HotAsk, HotSeen, Told};
-pub use in_flight::Reserved;
 use in_flight::InFlight;
+pub use in_flight::Reserved;
 use near::{Near, Since};
 pub use settle::Landed;
 pub use wait::{Waited, Waiter};

@@ -54,6 +54,11 @@ pub(super) enum Reply {
     Done,
 }
 
+/// What it costs that a table is missing which only some requests need.
+pub(super) fn gone(table: &str) -> String {
+    format!("the table {table} is gone, and what needs it is refused; restore it from a backup")
+}
+
 /// An event that the hot store alone decided while the durable store was down.
 #[derive(Clone, Debug)]
 pub struct HotOnly {

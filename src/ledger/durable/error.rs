@@ -60,6 +60,11 @@ pub enum Unfit {
          `create database … encoding 'UTF8' template template0`"
     )]
     Encoding { found: String },
+    #[error(
+        "the table {table} is gone, though umavez_migration says that it was made: restore it from a backup; or, to \
+         begin with an empty ledger, in which every event is new, drop what is left of the umavez_ tables"
+    )]
+    Gone { table: &'static str },
     #[error("the file {path} is used by another umavez process: one process to a file, or take Postgres")]
     Shared { path: String },
     #[error("the file {path} cannot be opened for writing")]

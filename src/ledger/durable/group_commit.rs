@@ -179,7 +179,11 @@ impl Writer {
         match self.pens.lead().connect().await {
             Ok(()) => true,
             Err(trouble) => {
-                tracing::warn!(error = %chain(&trouble), "the durable store cannot be reached");
+                if matches!(trouble, Trouble::Unfit(_)) {
+                    tracing::error!(error = %chain(&trouble), "the durable store is of no use until a person mends it");
+                } else {
+                    tracing::warn!(error = %chain(&trouble), "the durable store cannot be reached");
+                }
                 let error = DurableError::from(trouble);
                 self.refuse_all(&error);
                 false

@@ -1,6 +1,7 @@
 //! A durable store that is cut off, stalled, full or read-only: an error is not a verdict.
 
 use super::wired;
+use crate::cli::{code, stderr, umavez};
 use crate::support::{
     Gate, Gateway, Line, ORDERS, Pair, Reply, Stores, Upstream, eventually, on_every_store, order, send,
     within,
@@ -8,6 +9,7 @@ use crate::support::{
 
 on_every_store! {
     a_database_that_refuses_to_write_is_no_verdict,
+    a_table_that_is_gone_is_named_with_its_mend,
 }
 
 async fn a_database_that_refuses_to_write_is_no_verdict(pair: Pair) {
@@ -33,6 +35,62 @@ async fn a_database_that_refuses_to_write_is_no_verdict(pair: Pair) {
     })
     .await;
     assert_eq!(upstream.received(), 2);
+}
+
+/// A table that somebody had dropped by hand left every request at 503 for good, while `/ready` and `umavez check` said that
+/// all was well.
+async fn a_table_that_is_gone_is_named_with_its_mend(pair: Pair) {
+    let stores = Stores::open(pair).await;
+    let upstream = Upstream::answering(200, "").await;
+    let mut gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    assert_eq!(gateway.send(&order("before")).await.verdict(), "first");
+    let told = "the table umavez_event is gone, though umavez_migration says that it was made: restore it from a backup";
+    rename(&stores, &gateway, "umavez_event", "away");
+    eventually("a clear word of it", async || {
+        let refused = gateway.send(&order("new")).await;
+        assert_eq!((refused.status, refused.verdict().as_str()), (503, "unavailable"));
+        gateway.logs().contains(told)
+    })
+    .await;
+    assert_eq!(gateway.ask_admin("GET", "/ready").await.status, 503);
+    // Restored, it is used again, and no copy has passed.
+    rename(&stores, &gateway, "away", "umavez_event");
+    eventually("claims again", async || gateway.send(&order("new")).await.status == 200).await;
+    assert_eq!(gateway.send(&order("before")).await.verdict(), "duplicate");
+    assert_eq!(gateway.ask_admin("GET", "/ready").await.status, 200);
+
+    // Others that are missing keep from their work only those who need them.
+    rename(&stores, &gateway, "umavez_action", "action_away");
+    gateway.restart().await;
+    assert_eq!(gateway.send(&order("meanwhile")).await.verdict(), "first");
+    rename(&stores, &gateway, "umavez_event", "away");
+    gateway.kill();
+    let (status, started) = gateway.fail_to_start().await;
+    assert_eq!(status, Some(1), "{started}");
+    assert!(started.contains(told), "{started}");
+    let config = gateway.folder().join("umavez.toml").display().to_string();
+    let checked = umavez(&["check", "--config", &config]);
+    assert_eq!(code(&checked), 1);
+    assert!(stderr(&checked).contains(told), "{}", stderr(&checked));
+    rename(&stores, &gateway, "away", "umavez_event");
+    let checked = umavez(&["check", "--config", &config]);
+    assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    assert!(stderr(&checked).contains("the table umavez_action is gone"), "{}", stderr(&checked));
+    assert_eq!(upstream.received(), 3);
+}
+
+/// As somebody does by hand.
+fn rename(stores: &Stores, gateway: &Gateway, table: &str, to: &str) {
+    let sql = format!("alter table {table} rename to {to}");
+    if stores.has_postgres() {
+        stores.sql(&sql);
+        return;
+    }
+    let script = "import sqlite3, sys\n\
+        db = sqlite3.connect(sys.argv[1], timeout=20, isolation_level=None)\ndb.execute(sys.argv[2])\n";
+    let file = gateway.folder().join("umavez.db");
+    let status = std::process::Command::new("python3").args(["-c", script]).arg(file).arg(sql).status();
+    assert!(status.unwrap().success());
 }
 
 /// A database that answers every write with an error.

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{Link, row, sql, unknown_state, uuid};
 use crate::ledger::claim::{Digest, Fingerprint, OnUnknown, Payload};
-use crate::ledger::durable::desk::{Ask, HotOnly, Reply};
+use crate::ledger::durable::desk::{Ask, HotOnly, Reply, gone};
 use crate::ledger::durable::row::{FullRow, millis, span, stored_text, unix};
 use crate::ledger::durable::{Action, Override, Record, State, Swept, receipt};
 
@@ -34,10 +34,14 @@ impl Link {
                 let request: Vec<u8> = from.try_get(0)?;
                 Ok(Reply::Payload(Some(Payload { id: *id, request: request.into() })))
             }
-            Ask::Ping => self.alone(self.query(sql::NOW)).await.map(|_| Reply::Done),
+            Ask::Ping => self.alone(self.query(sql::PING)).await.map(|_| Reply::Done),
             Ask::Doubts => {
                 let rows = self.alone(self.query(sql::UNSAFE_SETTINGS)).await?;
-                rows.iter().map(doubt).collect::<Result<_, _>>().map(Reply::Doubts)
+                let mut doubts = rows.iter().map(doubt).collect::<Result<Vec<_>, _>>()?;
+                for missing in self.alone(self.query(sql::MISSING)).await? {
+                    doubts.push(gone(missing.try_get(0)?));
+                }
+                Ok(Reply::Doubts(doubts))
             }
             Ask::Change { digest, change, actor } => {
                 self.change(*digest, *change, actor).await.map(Reply::Change)

@@ -13,6 +13,7 @@ const LOCK: &str = "select pg_advisory_xact_lock(8315180285127518)";
 /// However long it takes.
 const WAIT: &str = "set local lock_timeout = 0";
 const HAS_TABLE: &str = "select to_regclass('umavez_migration') is not null";
+const HAS_EVENTS: &str = "select to_regclass('umavez_event') is not null";
 const CREATE_TABLE: &str = "create table umavez_migration (
     version bigint not null primary key,
     applied timestamptz not null default now()
@@ -26,7 +27,11 @@ pub(super) async fn bring_up(link: &mut Link) -> Result<(), Trouble> {
     let known = i64::try_from(STEPS.len()).expect("steps are few");
     match version(link).await.map_err(Trouble::Lost)? {
         found if found > known => Err(Unfit::Newer { found, known }.into()),
-        found if found == known => Ok(()),
+        // Made anew, it would let every copy pass: that is for a person to decide.
+        found if found == known => match has(link, HAS_EVENTS).await.map_err(Trouble::Lost)? {
+            true => Ok(()),
+            false => Err(Unfit::Gone { table: "umavez_event" }.into()),
+        },
         _ => match migrate(link).await {
             Ok(()) => Ok(()),
             Err(sqlx::Error::Database(refusal)) if refusal.code().as_deref() == Some("42501") => {
@@ -41,7 +46,7 @@ async fn migrate(link: &mut Link) -> Result<(), sqlx::Error> {
     link.begin().await?;
     link.connection.execute(sqlx::raw_sql(WAIT)).await?;
     link.connection.execute(sqlx::raw_sql(LOCK)).await?;
-    if !has_table(link).await? {
+    if !has(link, HAS_TABLE).await? {
         link.connection.execute(sqlx::raw_sql(CREATE_TABLE)).await?;
     }
     let found = usize::try_from(version(link).await?).unwrap_or(0);
@@ -54,13 +59,13 @@ async fn migrate(link: &mut Link) -> Result<(), sqlx::Error> {
 
 /// The version that the database is at; zero where nothing of ours is there.
 async fn version(link: &mut Link) -> Result<i64, sqlx::Error> {
-    if !has_table(link).await? {
+    if !has(link, HAS_TABLE).await? {
         return Ok(0);
     }
     let version: String = link.connection.fetch_one(sqlx::raw_sql(VERSION)).await?.try_get(0)?;
     version.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
-async fn has_table(link: &mut Link) -> Result<bool, sqlx::Error> {
-    link.connection.fetch_one(sqlx::raw_sql(HAS_TABLE)).await?.try_get(0)
+async fn has(link: &mut Link, table: &'static str) -> Result<bool, sqlx::Error> {
+    link.connection.fetch_one(sqlx::raw_sql(table)).await?.try_get(0)
 }

@@ -158,8 +158,14 @@ select 2::smallint, (extract(epoch from statement_timestamp()) * 1000)::bigint, 
        first_claimed, lease_until, expires, fingerprint, receipt
 from umavez_event where id = any ($1::uuid[])";
 
-pub(super) const NOW: &str = "-- umavez: now
-select (extract(epoch from statement_timestamp()) * 1000)::bigint";
+/// Nothing else is of use without this table.
+pub(super) const PING: &str = "-- umavez: ping
+select from umavez_event limit 0";
+
+/// Which of the other tables are missing.
+pub(super) const MISSING: &str = "-- umavez: missing tables
+select name from (values ('umavez_action'), ('umavez_payload')) as t (name)
+where to_regclass(name) is null order by name";
 
 /// Which of the settings that make a commit outlive a crash are off.
 pub(super) const UNSAFE_SETTINGS: &str = "-- umavez: unsafe settings

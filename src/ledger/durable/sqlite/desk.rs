@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use super::batch::array;
 use super::{Link, blob, number, row, sql, state};
 use crate::ledger::claim::{Digest, Fingerprint, OnUnknown, Payload};
-use crate::ledger::durable::desk::{Ask, HotOnly, Reply};
+use crate::ledger::durable::desk::{Ask, HotOnly, Reply, gone};
 use crate::ledger::durable::row::{FullRow, millis, span, stored_text, unix};
 use crate::ledger::durable::{Action, Override, Record, State, Swept, receipt};
 
@@ -36,9 +36,13 @@ impl Link {
                 let request: Option<Vec<u8>> = found.map(|from| from.try_get(0)).transpose()?;
                 Ok(Reply::Payload(request.map(|request| Payload { id: *id, request: request.into() })))
             }
-            Ask::Ping => self.now().await.map(|_| Reply::Done),
+            Ask::Ping => sqlx::query(sql::PING).fetch_all(&mut self.connection).await.map(|_| Reply::Done),
             // Its settings are ours.
-            Ask::Doubts => Ok(Reply::Doubts(Vec::new())),
+            Ask::Doubts => {
+                let missing = sqlx::query(sql::MISSING).fetch_all(&mut self.connection).await?;
+                let doubts = missing.iter().map(|missing| missing.try_get(0).map(gone));
+                doubts.collect::<Result<_, _>>().map(Reply::Doubts)
+            }
             Ask::Change { digest, change, actor } => {
                 self.change(*digest, *change, actor).await.map(Reply::Change)
             }

@@ -13,6 +13,8 @@ const CREATE_TABLE: &str = "create table if not exists umavez_migration (
     applied integer not null default (unixepoch())
 ) strict";
 const VERSION: &str = "select coalesce(max(version), 0) from umavez_migration";
+const HAS_EVENTS: &str =
+    "select exists (select 1 from sqlite_master where type = 'table' and name = 'umavez_event')";
 const APPLIED: &str = "insert into umavez_migration (version) select coalesce(max(version), 0) + 1
     from umavez_migration";
 
@@ -20,7 +22,13 @@ const APPLIED: &str = "insert into umavez_migration (version) select coalesce(ma
 pub(super) async fn bring_up(link: &mut Link) -> Result<(), Trouble> {
     let known = i64::try_from(STEPS.len()).expect("steps are few");
     let found = migrate(link).await.map_err(Trouble::Lost)?;
-    if found > known { Err(Unfit::Newer { found, known }.into()) } else { Ok(()) }
+    if found > known {
+        return Err(Unfit::Newer { found, known }.into());
+    }
+    // Made anew, it would let every copy pass: that is for a person to decide.
+    let events = link.connection.fetch_one(sqlx::raw_sql(HAS_EVENTS)).await.map_err(Trouble::Lost)?;
+    let there: bool = events.try_get(0).map_err(Trouble::Lost)?;
+    if there { Ok(()) } else { Err(Unfit::Gone { table: "umavez_event" }.into()) }
 }
 
 async fn migrate(link: &mut Link) -> Result<i64, sqlx::Error> {

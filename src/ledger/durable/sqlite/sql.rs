@@ -4,6 +4,15 @@
 pub(super) const NOW: &str = "-- umavez: now
 select cast(unixepoch('subsec') * 1000 as integer)";
 
+/// Nothing else is of use without this table.
+pub(super) const PING: &str = "-- umavez: ping
+select 1 from umavez_event limit 0";
+
+/// Which of the other tables are missing.
+pub(super) const MISSING: &str = "-- umavez: missing tables
+select value from json_each('[\"umavez_action\", \"umavez_payload\", \"umavez_payload_event\"]')
+where value not in (select name from sqlite_master where type = 'table')";
+
 /// Element: [id, fence, state, receipt].
 pub(super) const SETTLE: &str = "-- umavez: settle
 update umavez_event
