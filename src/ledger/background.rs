@@ -16,7 +16,7 @@ use crate::metrics::Stores;
 
 /// Most jobs that may wait; past it a job is dropped, logged and counted.
 const JOBS_MAX: usize = 65_536;
-/// Jobs tried side by side.
+/// Jobs tried side by side, of those that failed before and of those that are new.
 const BATCH_MAX: usize = 128;
 /// How long to rest after the durable store refused.
 const REST: Duration = Duration::from_millis(500);
@@ -88,8 +88,10 @@ impl Background {
     }
 
     fn leave(&self, job: Job) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let Err(unsent) = self.jobs.try_send(job) else { return };
+        // What has failed before waits too, though it is in the queue no more.
+        let room = self.waiting.fetch_add(1, Ordering::Relaxed) < JOBS_MAX;
+        let sent = if room { self.jobs.try_send(job) } else { Err(TrySendError::Full(job)) };
+        let Err(unsent) = sent else { return };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.metrics.dropped();
         match unsent {
@@ -129,24 +131,25 @@ impl Work {
         }
     }
 
-    /// The next jobs, oldest first; `None` when there are none and none can come.
+    /// The next jobs; `None` when there are none and none can come. What is new doesn't wait for what failed: that may be
+    /// about the other store, or about events that the database never takes.
     async fn next(&mut self) -> Option<Vec<Job>> {
-        let room = BATCH_MAX.saturating_sub(self.queue.len());
         let mut batch: Vec<Job> = self.queue.drain(..self.queue.len().min(BATCH_MAX)).collect();
         if batch.is_empty() {
             self.jobs.recv_many(&mut batch, BATCH_MAX).await;
         } else {
-            batch.extend(std::iter::from_fn(|| self.jobs.try_recv().ok()).take(room));
+            batch.extend(std::iter::from_fn(|| self.jobs.try_recv().ok()).take(BATCH_MAX));
         }
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// Tries jobs side by side, so that they share commits; what failed comes first next time. True where all went.
+    /// Tries jobs side by side, so that they share commits; what failed comes after all others next time. True where all
+    /// went.
     async fn try_all(&mut self, ledger: &Ledger, batch: Vec<Job>) -> bool {
         let tried = join_all(batch.into_iter().map(|job| self.done(ledger, job))).await;
         let failed: Vec<Job> = tried.into_iter().filter_map(Result::err).collect();
         let all = failed.is_empty();
-        failed.into_iter().rev().for_each(|job| self.queue.push_front(job));
+        self.queue.extend(failed);
         all
     }
 

@@ -120,11 +120,12 @@ impl Ledger {
         let (mut done, mut unmark) = (Vec::new(), Vec::new());
         for claim in &claims {
             match settlement {
-                Settlement::Commit(receipt) => {
+                Settlement::Commit(receipt) if !claim.seat.is_dissolved() => {
                     done.extend(hot_done(claim, receipt));
                     self.shared.background.catch_up(claim, receipt);
                 }
-                Settlement::Release => unmark.push((claim.key.clone(), claim.fence)),
+                // A person has changed the event since, and this claim has no say any more.
+                Settlement::Commit(_) | Settlement::Release => unmark.push((claim.key.clone(), claim.fence)),
                 // The mark stays until its lease ends: nothing else could park the event.
                 Settlement::Hold => {}
             }

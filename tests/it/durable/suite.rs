@@ -42,6 +42,7 @@ on_both![
     an_event_twice_in_one_request_is_claimed_once,
     overlapping_requests_in_opposite_order_do_not_wait_for_each_other,
     what_the_hot_store_decided_alone_is_caught_up_with,
+    a_persons_change_outlasts_the_catch_up,
     a_conflict_is_noted,
     a_peek_says_what_a_claim_would,
     a_full_queue_refuses_at_once,
@@ -398,22 +399,25 @@ async fn overlapping_requests_in_opposite_order_do_not_wait_for_each_other(datab
     }
 }
 
+/// An event that the hot store alone has decided, first claimed half a minute ago.
+fn alone(text: &str, receipt: Option<Arc<Receipt>>) -> HotOnly {
+    let ask = ask(text);
+    HotOnly {
+        key: ask.key,
+        route: ask.route,
+        fence: ask.fence,
+        lease: ask.lease,
+        durable_ttl: ask.durable_ttl,
+        on_unknown: ask.on_unknown,
+        fingerprint: ask.fingerprint,
+        age: Duration::from_secs(30),
+        receipt,
+    }
+}
+
 async fn what_the_hot_store_decided_alone_is_caught_up_with(database: Database) {
     let store = database.open().await;
-    let event = |text: &str, receipt| {
-        let ask = ask(text);
-        HotOnly {
-            key: ask.key,
-            route: ask.route,
-            fence: ask.fence,
-            lease: ask.lease,
-            durable_ttl: ask.durable_ttl,
-            on_unknown: ask.on_unknown,
-            fingerprint: ask.fingerprint,
-            age: Duration::from_secs(30),
-            receipt,
-        }
-    };
+    let event = alone;
     let known = ask("known:1");
     claim(&store, &known).await;
     let done = ask("known:2");
@@ -432,6 +436,33 @@ async fn what_the_hot_store_decided_alone_is_caught_up_with(database: Database) 
         assert!(text != "new:1" || age >= Duration::from_secs(30));
     }
     assert!(matches!(claim(&store, &ask("new:2")).await, Seen::Processing { .. }));
+}
+
+/// What a person had changed since the claim became done again; what one had changed before is brought forward to done.
+async fn a_persons_change_outlasts_the_catch_up(database: Database) {
+    let store = database.open().await;
+    for (text, change) in [("shop:1", Override::AllowOnce), ("shop:2", Override::Forget)] {
+        let first = ask(text);
+        claim(&store, &first).await;
+        settle(&store, &first, End::Commit(receipt("old"))).await;
+        store.change(first.key.digest(), change, "ana").await.unwrap();
+        // It changes nothing, and is recorded all the same.
+        store.change(first.key.digest(), Override::AllowOnce, "ana").await.unwrap();
+        let late = alone(text, Some(receipt("late")));
+        store.record_hot_only(vec![late.clone()]).await.unwrap();
+        let stands = store.peek(vec![first.key.digest()]).await.unwrap();
+        assert_eq!(stands, [None], "{text}");
+        // The clock goes on meanwhile.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        store.record_hot_only(vec![HotOnly { age: Duration::ZERO, ..late }]).await.unwrap();
+        let Seen::Done { receipt: kept, .. } = claim(&store, &ask(text)).await else { panic!("{text}") };
+        assert_eq!(kept, *receipt("late"), "{text}");
+    }
+    // What people refused themselves, or asked of what nobody knew, is no change.
+    let unknown = alone("shop:3", Some(receipt("hot")));
+    assert_eq!(store.change(unknown.key.digest(), Override::Forget, "ana").await.unwrap(), None);
+    store.record_hot_only(vec![unknown]).await.unwrap();
+    assert!(matches!(claim(&store, &ask("shop:3")).await, Seen::Done { .. }));
 }
 
 async fn a_conflict_is_noted(database: Database) {

@@ -268,6 +268,45 @@ async fn a_settlement_lands_when_the_durable_store_comes_back() {
     assert_eq!(upstream.received(), 1);
 }
 
+/// A hundred things that waited for Redis kept every settlement from the durable store, which was there: their leases lapsed,
+/// and events that the app had answered were forwarded again.
+#[tokio::test]
+async fn a_settlement_does_not_wait_behind_what_waits_for_redis() {
+    const CHANGED: usize = 70;
+    let mut stores = Stores::open(Pair::RedisPostgres).await;
+    let (wire, toml) = wired(&stores, "2s").await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let upstream = Upstream::deciding(move |request, _| match request.text().contains("late") {
+        true => Reply::new(201, "made").behind(&held),
+        false => Reply::new(200, ""),
+    })
+    .await;
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).start().await;
+    for n in 0..CHANGED {
+        assert_eq!(gateway.send(&order(&format!("e{n}"))).await.verdict(), "first");
+    }
+    stores.redis_mut().kill().await;
+    for n in 0..CHANGED {
+        let forgot = gateway.ask_admin("POST", &format!("/events/forget?key=orders:e{n}")).await;
+        assert_eq!(forgot.status, 200, "{}", forgot.text());
+    }
+    let send = gateway.sending(&order("late"));
+    upstream.until_received(CHANGED + 1).await;
+    wire.cut();
+    gate.open();
+    assert_eq!(send.await.unwrap().status, 201);
+    wire.resume();
+    eventually("the settlement", async || {
+        stores.sql("select state from umavez_event where key = 'orders:late'") == "1"
+    })
+    .await;
+    let waiting = gateway.metrics().await.value("umavez_unsettled", &[]);
+    assert!(waiting > 128.0, "Redis was not missed: {waiting} wait");
+    stores.redis_mut().restart().await;
+    gateway.until_metric("umavez_unsettled", &[], 0.0).await;
+}
+
 #[tokio::test]
 async fn what_the_app_has_answered_is_done_although_its_lease_lapsed_in_an_outage() {
     // The durable store was away for longer than the lease; back again, it parked the lapsed claim before the settlement
