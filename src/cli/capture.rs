@@ -247,6 +247,7 @@ fn refuse(error: &body::BodyError) -> Response<Body> {
         body::BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
         body::BodyError::Timeout(_) => StatusCode::REQUEST_TIMEOUT,
         body::BodyError::Broken(_) | body::BodyError::NotUnderstood => StatusCode::BAD_REQUEST,
+        body::BodyError::TooManyLayers(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         body::BodyError::TooMuchWork => StatusCode::SERVICE_UNAVAILABLE,
     })
 }

@@ -41,6 +41,8 @@ pub(super) enum Refusal {
     TooMany(usize),
     #[error("the body did not come within {0:?}")]
     TooSlow(Duration),
+    #[error("the body is encoded more than {0} times over")]
+    Wrapped(usize),
     #[error("the sender broke off")]
     Broken,
     #[error("the signature is missing or wrong")]
@@ -75,6 +77,7 @@ impl Refusal {
             Self::TooLarge(_) | Self::TooMany(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Broken => StatusCode::BAD_REQUEST,
+            Self::Wrapped(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Unsigned { answer } | Self::InFlight { answer } => *answer,
             Self::Keyless => StatusCode::UNPROCESSABLE_ENTITY,
             Self::LedgerDown(_) | Self::Busy | Self::TryAgain(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -88,6 +91,7 @@ impl Refusal {
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
+            | Self::Wrapped(_)
             | Self::Broken
             | Self::Unsigned { .. }
             | Self::Keyless => None,
@@ -98,7 +102,7 @@ impl Refusal {
     pub(super) fn class(&self) -> Answer {
         match self {
             Self::TooLarge(_) | Self::TooMany(_) => Answer::TooLarge,
-            Self::TooSlow(_) | Self::Broken | Self::Keyless => Answer::Refused,
+            Self::TooSlow(_) | Self::Wrapped(_) | Self::Broken | Self::Keyless => Answer::Refused,
             Self::Unsigned { .. } => Answer::Unauthorized,
             Self::InFlight { .. } => Answer::InFlight,
             Self::Busy => Answer::Busy,
@@ -117,6 +121,7 @@ impl Refusal {
             Self::TooLarge(_)
             | Self::TooMany(_)
             | Self::TooSlow(_)
+            | Self::Wrapped(_)
             | Self::Broken
             | Self::Busy
             | Self::Unsigned { .. } => REFUSED,

@@ -28,6 +28,9 @@ pub enum BodyError {
     /// An encoding we don't know, or bytes that aren't what they say: nothing can be read from it, and it passes.
     #[error("the body's encoding is not understood")]
     NotUnderstood,
+    /// More encodings on top of each other than any sender makes: answer 415.
+    #[error("the body is encoded more than {0} times over")]
+    TooManyLayers(usize),
     /// Undoing its encoding takes too long, or others' bodies leave no turn for it: answer 503.
     #[error("undoing the body's encoding takes too long")]
     TooMuchWork,

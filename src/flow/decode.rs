@@ -13,13 +13,14 @@ use tokio::sync::Semaphore;
 use super::body::BodyError;
 use crate::clock::monotonic;
 
-/// More encodings on top of each other than this are not undone.
-const LAYERS_MAX: usize = 2;
+/// More encodings on top of each other than this no sender makes: they are refused.
+const LAYERS_MAX: usize = 8;
 
 /// Members of one gzip body: each costs a decoder, also where nothing is in it.
 const GZIP_MEMBERS_MAX: usize = 1000;
 
-/// How many times its own length a layer may unfold into another one: what is encoded hardly gets shorter once more.
+/// How many times its own length a body may unfold into any layer but the last: what is encoded hardly gets shorter once
+/// more.
 const UNFOLDS_MAX: usize = 16;
 
 /// What an encoding may add to a body that it doesn't make shorter.
@@ -44,14 +45,18 @@ const PIECE_BYTES: usize = 16 * 1024;
 
 /// Whether the body has to be undone before it can be read.
 pub(super) fn is_encoded(headers: &HeaderMap, raw: &Bytes) -> bool {
-    !raw.is_empty() && layers(headers).is_ok_and(|layers| !layers.is_empty())
+    !raw.is_empty()
+        && match layers(headers) {
+            Ok(layers) => !layers.is_empty(),
+            Err(error) => matches!(error, BodyError::TooManyLayers(_)),
+        }
 }
 
 /// The body to read items from: `raw` itself where nothing encodes it, at most `limit` bytes otherwise. It may take a
 /// while: for who serves nobody meanwhile.
 ///
 /// # Errors
-/// [`BodyError::TooLarge`], [`BodyError::TooMuchWork`], or [`BodyError::NotUnderstood`].
+/// [`BodyError::TooLarge`], [`BodyError::TooMuchWork`], [`BodyError::TooManyLayers`], or [`BodyError::NotUnderstood`].
 pub fn decoded(headers: &HeaderMap, raw: &Bytes, limit: usize) -> Result<Bytes, BodyError> {
     undo(&layers(headers)?, raw, limit, monotonic() + WORK_MAX)
 }
@@ -106,17 +111,15 @@ fn layers(headers: &HeaderMap) -> Result<Vec<Encoding>, BodyError> {
                 b"zstd" => Encoding::Zstd,
                 _ => return Err(BodyError::NotUnderstood),
             };
-            if layers.len() == LAYERS_MAX {
-                return Err(BodyError::NotUnderstood);
-            }
             layers.push(encoding);
         }
     }
-    Ok(layers)
+    if layers.len() > LAYERS_MAX { Err(BodyError::TooManyLayers(LAYERS_MAX)) } else { Ok(layers) }
 }
 
 fn undo(layers: &[Encoding], raw: &Bytes, limit: usize, deadline: Instant) -> Result<Bytes, BodyError> {
     let mut bytes = raw.clone();
+    let most = raw.len().saturating_mul(UNFOLDS_MAX).min(limit).saturating_add(ENVELOPE_BYTES);
     for (below, encoding) in layers.iter().enumerate().rev() {
         if bytes.is_empty() {
             break; // some senders label an empty body
@@ -124,7 +127,6 @@ fn undo(layers: &[Encoding], raw: &Bytes, limit: usize, deadline: Instant) -> Re
         bytes = if below == 0 {
             encoding.undo(&bytes, limit, deadline)?
         } else {
-            let most = bytes.len().saturating_mul(UNFOLDS_MAX).min(limit).saturating_add(ENVELOPE_BYTES);
             let inner = encoding.undo(&bytes, most, deadline);
             // It is no layer that any sender makes, and what is in it is no shorter.
             if matches!(inner, Err(BodyError::TooLarge(_))) {
@@ -271,6 +273,10 @@ mod tests {
             ("zstd", zstd(TEXT)),
             ("deflate, gzip", gzip(&zlib(TEXT))),
             ("identity", TEXT.to_vec()),
+            // Three on top of each other passed undecoded, and so without a key.
+            ("br, deflate, gzip", gzip(&zlib(&brotli(TEXT)))),
+            ("gzip, identity, zstd, br, gzip", gzip(&brotli(&zstd(&gzip(TEXT))))),
+            (&["gzip"; LAYERS_MAX].join(","), (0..LAYERS_MAX).fold(TEXT.to_vec(), |inside, _| gzip(&inside))),
         ];
         for (encoding, raw) in table {
             let seen = decode(encoding, raw, TEXT.len());
@@ -294,6 +300,12 @@ mod tests {
         for twice in [gzip(&gzip(&zeros)), gzip(&gzip(&vec![0; 64 << 20])), gzip(&zeros)] {
             assert!(matches!(decode("gzip, gzip", twice, 1 << 20), Err(BodyError::TooLarge(1_048_576))));
         }
+        // What each of many layers may add is counted from what came, not from the layer around it.
+        for layers in 3..=LAYERS_MAX {
+            let bomb = (0..layers).fold(vec![0; 64 << 20], |inside, _| gzip(&inside));
+            let seen = decode(&vec!["gzip"; layers].join(","), bomb, 1 << 20);
+            assert!(matches!(seen, Err(BodyError::TooLarge(1_048_576))), "{layers}: {seen:?}");
+        }
     }
 
     #[test]
@@ -305,12 +317,16 @@ mod tests {
             ("zstd", TEXT.to_vec()),
             ("br", vec![0xff; 9]),
             ("compress", TEXT.to_vec()),
-            ("gzip, gzip, gzip", gzip(&gzip(&gzip(TEXT)))),
+            ("gzip, compress", gzip(TEXT)),
+            (&format!("compress{}", ", gzip".repeat(LAYERS_MAX + 1)), gzip(TEXT)),
         ];
         for (encoding, raw) in table {
             assert!(matches!(decode(encoding, raw, 1000), Err(BodyError::NotUnderstood)), "{encoding}");
         }
+        let many = decode(&["gzip"; LAYERS_MAX + 1].join(","), gzip(TEXT), 1000);
+        assert!(matches!(many, Err(BodyError::TooManyLayers(LAYERS_MAX))), "{many:?}");
     }
+
     #[test]
     fn members_and_layers_without_end_are_not_undone() {
         // 323 bytes of four layers held a serving thread for two seconds: a million empty members inside.

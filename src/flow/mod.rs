@@ -361,6 +361,7 @@ fn refusal(error: body::BodyError) -> Refusal {
         body::BodyError::TooLarge(limit) => Refusal::TooLarge(limit),
         body::BodyError::Timeout(patience) => Refusal::TooSlow(patience),
         body::BodyError::Broken(_) | body::BodyError::NotUnderstood => Refusal::Broken,
+        body::BodyError::TooManyLayers(most) => Refusal::Wrapped(most),
         body::BodyError::TooMuchWork => Refusal::Busy,
     }
 }

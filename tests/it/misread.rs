@@ -327,6 +327,32 @@ async fn a_bomb_in_a_bomb_is_too_large() {
     assert_eq!(gateway.send(&twice(br#"{"id":1}"#)).await.verdict(), "first");
 }
 
+/// Three encodings on top of each other were not undone: copies passed without a key, and bombs to the app.
+#[tokio::test]
+async fn a_body_that_is_encoded_many_times_over_is_undone_or_refused() {
+    let upstream = Upstream::answering(200, "").await;
+    let route = "[[route]]\nname = \"r\"\npath = \"/r\"\nkey = [\"$.id\"]\nbody_limit = \"1MiB\"\n";
+    let gateway = Gateway::in_front_of(&upstream).route(route).start().await;
+    let wrapped = |times: usize, bytes: &[u8]| {
+        let body = (0..times).fold(bytes.to_vec(), |inside, _| gzip(&inside));
+        Delivery::json("/r", body).header("Content-Encoding", &vec!["gzip"; times].join(", "))
+    };
+    for verdict in ["first", "duplicate"] {
+        assert_eq!(gateway.send(&wrapped(3, br#"{"id":3}"#)).await.verdict(), verdict);
+        assert_eq!(gateway.send(&wrapped(8, br#"{"id":8}"#)).await.verdict(), verdict);
+    }
+    assert_eq!(upstream.received(), 2);
+    assert_eq!(upstream.last().body, wrapped(8, br#"{"id":8}"#).body, "byte for byte as it came");
+    assert_eq!(gateway.send(&wrapped(3, &vec![b' '; 128 << 20])).await.status, 413);
+    let refused = gateway.send(&wrapped(9, br#"{"id":9}"#)).await;
+    assert_eq!((refused.status, refused.verdict().as_str()), (415, "refused"));
+    assert_eq!(refused.text(), "the body is encoded more than 8 times over\n");
+    assert_eq!(upstream.received(), 2);
+    // An encoding that isn't known is another matter.
+    let strange = Delivery::json("/r", "?").header("Content-Encoding", "gzip, gzip, aws-chunked");
+    assert_eq!(gateway.send(&strange).await.verdict(), "keyless");
+}
+
 /// What `umavez check` says of a configuration with these lines after an app's URL.
 fn told(lines: &str) -> Result<Vec<String>, String> {
     let env: Environment = [("K".to_owned(), "abc".to_owned())].into_iter().collect();
