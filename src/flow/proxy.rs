@@ -335,8 +335,7 @@ impl Keyed {
         for (place, item) in work.items.list.iter().enumerate() {
             let Ok(parts) = &item.parts else { continue };
             let key = EventKey::new(&scope, parts);
-            let bytes = work.arrived.decoded.get(item.span.clone()).unwrap_or_default();
-            let fingerprint = Fingerprint::of(bytes);
+            let fingerprint = Fingerprint::of(item.lasting(&work.arrived.decoded));
             if many && let Some(first) = seen.insert(key.digest(), place) {
                 seen.insert(key.digest(), first);
                 keyed.twins.push(Twin { place, first, fingerprint });

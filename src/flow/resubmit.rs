@@ -209,8 +209,10 @@ impl Part {
         let (place, ask) = match own {
             Some(own) => (places[own], asks[own].clone()),
             None => {
-                let bytes = |at: usize| work.arrived.decoded.get(items[at].span.clone()).unwrap_or_default();
-                let place = (0..items.len()).find(|at| Fingerprint::of(bytes(*at)) == record.fingerprint)?;
+                let is = |at: &usize| {
+                    Fingerprint::of(items[*at].lasting(&work.arrived.decoded)) == record.fingerprint
+                };
+                let place = (0..items.len()).find(is)?;
                 (place, Ask { key: record.event_key(), fingerprint: record.fingerprint })
             }
         };

@@ -163,14 +163,18 @@ impl Fence {
     }
 }
 
-/// 64 bits of the SHA-256 of an item's bytes: tells a copy from another event under the same key.
+/// 64 bits of the SHA-256 of what lasts of an item's bytes: tells a copy from another event under the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub i64);
 
 impl Fingerprint {
-    /// The fingerprint of an item's bytes as they came.
-    pub fn of(bytes: &[u8]) -> Self {
-        let hash = ring::digest::digest(&ring::digest::SHA256, bytes);
+    /// The fingerprint of bytes as they came, in one piece or several.
+    pub fn of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut whole = ring::digest::Context::new(&ring::digest::SHA256);
+        for piece in pieces {
+            whole.update(piece);
+        }
+        let hash = whole.finish();
         let mut first = [0_u8; 8];
         first.copy_from_slice(&hash.as_ref()[..8]);
         Self(i64::from_be_bytes(first))

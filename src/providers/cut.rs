@@ -7,13 +7,18 @@ use super::rules::Format;
 use super::trie::NONE;
 
 impl Items {
-    /// Whether single items can be cut out: each is an element of a list of the body, or alone in one.
+    /// Whether single items can be cut out: each is an element of a list of the body, or alone in one, but for what
+    /// only describes it.
     pub fn can_cut(&self) -> bool {
         let named = self.list.iter().filter(|item| !item.stray);
         let mut elements: Vec<usize> = named.map(|item| self.element_of(item.node)).collect();
         elements.sort_unstable();
         let shared = elements.windows(2).any(|pair| pair[0] == pair[1]);
-        self.format != Format::Whole && !shared && !elements.contains(&NONE)
+        // What isn't known would go with the element around an item.
+        let mut strays = self.list.iter().filter(|item| item.stray);
+        let beside = strays
+            .any(|stray| self.tree.and_above(stray.node).any(|node| elements.binary_search(&node).is_ok()));
+        self.format != Format::Whole && !shared && !beside && !elements.contains(&NONE)
     }
 
     /// The body without the items at these places of `list`. An element around them that the provider file calls an

@@ -39,7 +39,7 @@ impl ItemRules {
 
 fn describe(rule: &Rule) -> DescribedItem {
     let tests = rule.when.iter().map(|(_, test)| match test {
-        Test::Present(true) => Wanted::Anything,
+        Test::Present(true) | Test::There => Wanted::Anything,
         Test::Present(false) => Wanted::Nothing,
         Test::OneOf(values) => {
             Wanted::Values(values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect())

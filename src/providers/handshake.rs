@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::part::{PartText, Selector};
-use super::rules::{Compiled, Format, ItemRules, RuleText};
+use super::rules::{Compiled, ItemRules, RuleText};
 use super::schema::{Answer, Fault};
 use super::signature::same;
 use super::values::When;
@@ -246,7 +246,7 @@ impl HandshakeText {
             when.push((text.into_inner(), place, test));
         }
         let key = (!key.is_empty()).then_some(key);
-        let rule = RuleText { format: Format::Whole, steps: Vec::new(), when, key };
+        let rule = RuleText { when, key, ..RuleText::of_the_whole() };
         let compiled = Compiled::new(vec![rule], &[], None).map_err(|fault| (start, fault.why))?;
         let rules = ItemRules(Arc::new(compiled));
         Ok(Handshake { method, unsigned: self.unsigned, body, rules, has_token, answer })

@@ -8,7 +8,7 @@ use super::Delivery;
 use super::json;
 use super::path::{Step, place};
 use super::read::{Body, Reading};
-use super::rules::{Format, ItemRules, PartRule, Rule, Source, Test};
+use super::rules::{Bound, Format, ItemRules, PartRule, Rule, Source, Test};
 use super::tree::{Kind, Lack, Stray, Tree, Unread};
 use super::trie::{Hop, NONE};
 
@@ -30,6 +30,8 @@ pub struct Item {
     pub parts: Result<Vec<Part>, Keyless>,
     /// Its bytes in the body; the whole body where the item is the whole delivery.
     pub span: Range<usize>,
+    /// What of it differs between copies of one event, in order.
+    volatile: Vec<Range<usize>>,
     pub(super) node: usize,
     steps: Arc<[Step]>,
     positions: Vec<usize>,
@@ -83,17 +85,24 @@ impl Items {
 }
 
 impl Item {
+    /// Its bytes without what differs between copies of one event; `body` is the one that it was found in.
+    pub fn lasting<'a>(&'a self, body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let starts = std::iter::once(self.span.start).chain(self.volatile.iter().map(|span| span.end));
+        let ends = self.volatile.iter().map(|span| span.start).chain(std::iter::once(self.span.end));
+        starts.zip(ends).map(|(start, end)| body.get(start..end).unwrap_or_default())
+    }
+
     /// Where the item stands in the body: `$`, `[0]`, `entry[0].changes[0].value.messages[0]`, `Notification[0]`.
     pub fn place(&self) -> String {
-        let steps = match self.format {
-            Format::Whole | Format::Json => &*self.steps,
-            Format::Xml => {
-                let named =
-                    self.steps.iter().position(|step| *step == Step::Each).unwrap_or(self.steps.len());
-                &self.steps[named.saturating_sub(1)..]
-            }
-        };
-        place(steps, &self.positions)
+        if self.format != Format::Xml {
+            return place(&self.steps, &self.positions);
+        }
+        // From the name of its list on. Of the lists around that the first one's first element goes without saying.
+        let lists: Vec<usize> = (0..self.steps.len()).filter(|at| self.steps[*at] == Step::Each).collect();
+        let around = self.positions.iter().take(lists.len().saturating_sub(1));
+        let unsaid = around.take_while(|position| **position == 0).count();
+        let named = lists.get(unsaid).copied().unwrap_or(self.steps.len());
+        place(&self.steps[named.saturating_sub(1)..], self.positions.get(unsaid..).unwrap_or_default())
     }
 }
 
@@ -113,7 +122,8 @@ impl ItemRules {
         for rule in &self.0.rules {
             search.apply(rule);
         }
-        let strays = search.strays();
+        // Where a delivery is one event, whatever stands beside it is that event's.
+        let strays = if search.met_list { search.strays() } else { Vec::new() };
         let Search { mut found, taken, met_list, .. } = search;
         if met_list || !found.is_empty() {
             found.extend(strays);
@@ -142,8 +152,8 @@ impl ItemRules {
 
 fn whole(parts: Result<Vec<Part>, Keyless>, delivery: &Delivery<'_>) -> Item {
     let span = 0..delivery.body.len();
-    let (steps, positions) = (Arc::new([]), Vec::new());
-    Item { parts, span, node: 0, steps, positions, format: Format::Whole, stray: false }
+    let (steps, positions, volatile) = (Arc::new([]), Vec::new(), Vec::new());
+    Item { parts, span, volatile, node: 0, steps, positions, format: Format::Whole, stray: false }
 }
 
 /// The search for items: rules in order, and an element that an earlier rule took, or that holds one, or that one
@@ -225,14 +235,42 @@ impl Search<'_> {
     }
 
     fn item(&self, rule: &Rule, node: usize, line: &[usize], parts: Result<Vec<Part>, Keyless>) -> Item {
+        let volatile = self.volatile(rule, line, node);
         let Some((tree, _)) = self.reading.tree().filter(|_| rule.format != Format::Whole) else {
-            return whole(parts, self.reading.delivery);
+            return Item { volatile, ..whole(parts, self.reading.delivery) };
         };
         let pairs = rule.hops.iter().zip(&line[1..]).filter(|(hop, _)| **hop == Hop::Each);
         let positions = pairs.map(|(_, node)| tree.nodes[*node].position).collect();
         let span = self.span(tree.span(node));
         let (steps, format) = (Arc::clone(&rule.steps), rule.format);
-        Item { parts, span, node, steps, positions, format, stray: false }
+        Item { parts, span, volatile, node, steps, positions, format, stray: false }
+    }
+
+    /// Where in the delivery that stands which differs between copies of the item at the end of `line`.
+    fn volatile(&self, rule: &Rule, line: &[usize], item: usize) -> Vec<Range<usize>> {
+        let (Body::Json(tree, std::borrow::Cow::Borrowed(_)) | Body::Xml(tree)) = &self.reading.body else {
+            return Vec::new();
+        };
+        let bounds = rule.volatile.iter().filter_map(|(_, source)| match source {
+            Source::Json(bound) | Source::Xml(bound) => Some(bound),
+            Source::Literal(_) | Source::Header(_) | Source::Query(_) | Source::Path(_) | Source::Form(_) => {
+                None
+            }
+        });
+        let node = |bound: &Bound| tree.descend(*line.get(bound.from)?, &bound.hops);
+        let inside = |node: &usize| tree.and_above(*node).any(|around| around == item);
+        let nodes = bounds.filter_map(node).filter(inside);
+        let mut spans: Vec<Range<usize>> = nodes.map(|node| tree.span(node)).collect();
+        spans.retain(|span| span.start < span.end);
+        spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+        let mut end = 0;
+        spans.retain(|span| {
+            span.start >= end && {
+                end = span.end;
+                true
+            }
+        });
+        spans
     }
 
     /// Where in the delivery something stands that its tree has at `span`.
@@ -262,6 +300,7 @@ impl Search<'_> {
             Item {
                 parts: Err(Keyless::Stray),
                 span: self.span(stray.span.clone()),
+                volatile: Vec::new(),
                 node: stray.node,
                 steps: steps.into(),
                 positions,
@@ -277,6 +316,7 @@ impl Search<'_> {
         match test {
             // An object or array is there, though it can't be a part.
             Test::Present(wanted) => matches!(value, Ok(_) | Err(Lack::NotScalar)) == *wanted,
+            Test::There => matches!(value, Ok(_) | Err(Lack::NotScalar | Lack::Blank)),
             Test::OneOf(values) => value.is_ok_and(|value| {
                 // XML is laid out as its writer likes, and `true` on a line of its own is `true`.
                 let value = if matches!(source, Source::Xml(_)) { value.trim_ascii() } else { &value };

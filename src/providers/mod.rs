@@ -9,6 +9,7 @@ mod describe;
 mod fields;
 mod form;
 mod handshake;
+mod item_text;
 mod items;
 mod json;
 mod own_key;
@@ -21,6 +22,7 @@ mod rules;
 mod schema;
 mod secretive;
 mod signature;
+mod sources;
 mod tree;
 mod trie;
 mod values;
@@ -39,6 +41,7 @@ pub use schema::{Answer, Notes, Provider, Redact, SchemaError};
 pub use signature::{
     BadKey, BadSignature, CannotPrepare, CannotSign, Described, Resign, Signature, Verifier,
 };
+pub use sources::KeyShape;
 pub use tree::Unread;
 
 /// One delivery as it came, with its body decoded from any `Content-Encoding`.

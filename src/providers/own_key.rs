@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::part::PartText;
+use super::part::{PartText, Selector};
 use super::path::Step;
 use super::rules::{Compiled, FaultAt, Format, ItemRules, RuleFault, RuleText};
 
@@ -43,6 +43,12 @@ impl ItemRules {
         self.0.rules.iter().any(|rule| rule.steps.contains(&Step::Each))
     }
 
+    /// What differs between copies where the item is the whole delivery.
+    fn volatile_in_the_whole(&self) -> Vec<Selector> {
+        let whole = self.0.rules.iter().filter(|rule| rule.format == Format::Whole);
+        whole.flat_map(|rule| &rule.volatile).map(|(written, _)| written.clone()).collect()
+    }
+
     /// Whether an item may be less than the whole delivery.
     pub fn has_items(&self) -> bool {
         self.0.rules.iter().any(|rule| rule.format != Format::Whole)
@@ -79,14 +85,14 @@ fn own(key: &[String], provider: Option<&ItemRules>) -> Result<ItemRules, KeyRul
     let compiled = match per_item {
         Some(provider) => provider.0.rekeyed(&parts),
         None => {
-            let (format, steps, when) = (Format::Whole, Vec::new(), Vec::new());
-            let rule = RuleText { format, steps, when, key: Some(parts) };
+            let volatile = provider.map(ItemRules::volatile_in_the_whole).unwrap_or_default();
+            let rule = RuleText { key: Some(parts), volatile, ..RuleText::of_the_whole() };
             Compiled::new(vec![rule], &[], Some(JSON_FIELD.into()))
         }
     };
     let compiled = compiled.map_err(|RuleFault { at, why, .. }| match at {
         FaultAt::Part(index) => KeyRuleError { position: index + 1, text: key[index].clone(), why },
-        FaultAt::Path | FaultAt::When(_) => whole(&why),
+        FaultAt::Path | FaultAt::When(_) | FaultAt::Volatile(_) => whole(&why),
     })?;
     Ok(ItemRules(Arc::new(compiled)))
 }

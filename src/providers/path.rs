@@ -74,6 +74,18 @@ pub(super) fn xml_steps(mut text: &str) -> Result<(Vec<Step>, &str), String> {
     }
 }
 
+/// An XML path with a `[*]` after each name of which `items` takes every element: it means the one that the item is in.
+pub(super) fn among(items: &[Step], steps: &[Step]) -> Vec<Step> {
+    let mut placed: Vec<Step> = Vec::with_capacity(steps.len() + 1);
+    for step in steps {
+        if *step != Step::Each && items.get(placed.len()) == Some(&Step::Each) && items.starts_with(&placed) {
+            placed.push(Step::Each);
+        }
+        placed.push(step.clone());
+    }
+    placed
+}
+
 fn bounded(steps: &[Step]) -> Result<(), String> {
     if steps.len() > STEPS_MAX {
         return Err(format!("a path has at most {STEPS_MAX} steps"));

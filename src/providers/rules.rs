@@ -5,8 +5,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::part::{PartText, Selector};
-use super::path::{Step, json_steps, xml_steps};
-use super::signature::Signature;
+use super::path::{Step, among, json_steps, xml_steps};
 use super::trie::{Hop, Trie};
 
 /// Where the items of a body are, and the parts that name each. Cheap to clone.
@@ -40,6 +39,8 @@ pub(super) struct Rule {
     pub(super) looks_at: Vec<String>,
     /// `None` for items that have no key by nature.
     pub(super) parts: Option<Vec<PartRule>>,
+    /// Where what differs between copies of one event is, as written and as read.
+    pub(super) volatile: Vec<(Selector, Source)>,
 }
 
 #[derive(Debug)]
@@ -73,6 +74,8 @@ pub(super) struct Bound {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Present(bool),
+    /// An element, though nothing may be in it.
+    There,
     OneOf(Vec<Box<[u8]>>),
 }
 
@@ -84,6 +87,8 @@ pub(super) struct RuleText {
     /// Where each condition looks, as written and as read.
     pub(super) when: Vec<(String, Selector, Test)>,
     pub(super) key: Option<Vec<(String, PartText)>>,
+    /// Where in the body what differs between copies of one event is.
+    pub(super) volatile: Vec<Selector>,
 }
 
 /// What a provider file says of the places around its items, in JSON.
@@ -108,83 +113,18 @@ pub(super) enum FaultAt {
     Path,
     When(usize),
     Part(usize),
+    Volatile(usize),
 }
 
-impl ItemRules {
-    /// The headers that key parts may come from although the signature of a delivery that they name may not cover them.
-    pub fn headers_open_under(&self, signature: &Signature) -> Vec<HeaderName> {
-        let mut open = Vec::new();
-        for rule in &self.0.rules {
-            let sources = rule.parts.iter().flatten().flat_map(|part| &part.sources);
-            for source in sources {
-                if let Source::Header(name) = source
-                    && !open.contains(name)
-                    && !signature.signs_header(name, |other| rule.has_header(other))
-                {
-                    open.push(name.clone());
-                }
-            }
-        }
-        open
+impl RuleText {
+    /// The whole delivery, whatever it is, without a key.
+    pub(super) fn of_the_whole() -> Self {
+        let (format, steps, when, volatile) = (Format::Whole, Vec::new(), Vec::new(), Vec::new());
+        Self { format, steps, when, key: None, volatile }
     }
 
-    /// The headers that key parts may come from.
-    pub fn key_headers(&self) -> Vec<HeaderName> {
-        let mut names = Vec::new();
-        let parts = self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten();
-        for source in parts.flat_map(|part| &part.sources) {
-            if let Source::Header(name) = source
-                && !names.contains(name)
-            {
-                names.push(name.clone());
-            }
-        }
-        names
-    }
-
-    /// What the key parts read, with `@` paths as paths from the body's root.
-    pub(super) fn selectors(&self) -> Vec<Selector> {
-        let mut selectors = Vec::new();
-        for rule in &self.0.rules {
-            let texts = rule.parts.iter().flatten().filter_map(|part| PartText::parse(&part.text).ok());
-            for selector in texts.flat_map(|text| text.alternatives) {
-                selectors.push(match (selector, rule.format) {
-                    (Selector::Relative(steps), Format::Xml) => {
-                        Selector::Xml([&*rule.steps, steps.as_slice()].concat())
-                    }
-                    (Selector::Relative(steps), Format::Whole | Format::Json) => {
-                        Selector::Json([&*rule.steps, steps.as_slice()].concat())
-                    }
-                    (other, _) => other,
-                });
-            }
-        }
-        selectors
-    }
-
-    /// Each source of a key part as written, once: `$.id`, `@.id`, `form:id`.
-    pub fn key_sources(&self) -> Vec<String> {
-        let mut sources: Vec<String> = Vec::new();
-        for part in self.0.rules.iter().filter_map(|rule| rule.parts.as_ref()).flatten() {
-            for source in part.text.split('|') {
-                let source = source.trim().trim_end_matches('?');
-                if !sources.iter().any(|known| known == source) {
-                    sources.push(source.to_owned());
-                }
-            }
-        }
-        sources
-    }
-}
-
-impl Rule {
-    /// Whether deliveries that the rule is for have this header; `None` where the rule doesn't say.
-    fn has_header(&self, name: &HeaderName) -> Option<bool> {
-        self.when.iter().find_map(|(source, test)| match (source, test) {
-            (Source::Header(header), Test::Present(present)) if header == name => Some(*present),
-            (Source::Header(header), Test::OneOf(_)) if header == name => Some(true),
-            _ => None,
-        })
+    fn items_in_xml(&self) -> &[Step] {
+        if self.format == Format::Xml { &self.steps } else { &[] }
     }
 }
 
@@ -237,7 +177,8 @@ impl Compiled {
                 .collect();
             let keeps_none = rule.parts.is_none() && !when.is_empty();
             let key = (!keeps_none).then(|| key.to_vec());
-            RuleText { format: rule.format, steps: rule.steps.to_vec(), when, key }
+            let volatile = rule.volatile.iter().map(|(written, _)| written.clone()).collect();
+            RuleText { format: rule.format, steps: rule.steps.to_vec(), when, key, volatile }
         });
         let bare = Self {
             rules: Vec::new(),
@@ -278,6 +219,9 @@ impl Compiled {
                     self.plant_one(selector, text).map_err(fault(FaultAt::Part(index)))?;
                 }
             }
+            for (index, selector) in text.volatile.iter().enumerate() {
+                self.plant_one(selector, text).map_err(fault(FaultAt::Volatile(index)))?;
+            }
         }
         for mark in marks {
             let marked = match mark {
@@ -292,7 +236,7 @@ impl Compiled {
     fn plant_one(&mut self, selector: &Selector, text: &RuleText) -> Result<(), String> {
         match selector {
             Selector::Json(steps) => self.json.insert(steps).map(drop),
-            Selector::Xml(steps) => self.xml.insert(steps).map(drop),
+            Selector::Xml(steps) => self.xml.insert(&among(text.items_in_xml(), steps)).map(drop),
             Selector::Relative(steps) => {
                 let steps = [text.steps.as_slice(), steps].concat();
                 self.trie(text.format).insert(&steps).map(drop)
@@ -331,7 +275,12 @@ impl Compiled {
             let part = PartRule { text: written.into(), optional: part.optional, sources };
             parts.get_or_insert_with(Vec::new).push(part);
         }
-        Ok(Rule { format: text.format, steps: text.steps.into(), hops, when, looks_at, parts })
+        let mut volatile = Vec::new();
+        for (index, selector) in text.volatile.into_iter().enumerate() {
+            let source = self.source(selector.clone(), text.format, &text.steps);
+            volatile.push((selector, source.map_err(|why| (FaultAt::Volatile(index), why))?));
+        }
+        Ok(Rule { format: text.format, steps: text.steps.into(), hops, when, looks_at, parts, volatile })
     }
 
     fn source(&self, selector: Selector, format: Format, item: &[Step]) -> Result<Source, String> {
@@ -347,7 +296,7 @@ impl Compiled {
             }
             Selector::Xml(steps) => {
                 let item = if format == Format::Xml { item } else { &[] };
-                Source::Xml(bind(&self.xml, item, &steps)?)
+                Source::Xml(bind(&self.xml, item, &among(item, &steps))?)
             }
             Selector::Relative(steps) => {
                 let steps = [item, steps.as_slice()].concat();

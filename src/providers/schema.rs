@@ -1,7 +1,6 @@
 //! The schema of a provider file, and the provider that a good one makes. Errors name file, line, column and mend.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -9,8 +8,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::handshake::{Handshake, HandshakeText};
-use super::part::{PartText, Selector};
-use super::rules::{Compiled, FaultAt, Format, ItemRules, Mark, RuleFault, RuleText, item_path};
+use super::item_text::{ItemText, Says, compile, conditions};
+use super::part::Selector;
+use super::rules::{Format, ItemRules, Mark, item_path};
 use super::signature::Signature;
 use super::values::{Header, Span, Statuses, When};
 use super::{Delivery, Items};
@@ -163,25 +163,12 @@ struct File {
     envelope: Vec<Spanned<String>>,
     /// What stands beside items and only describes them, as scalars always do: whatever else is there, where a file
     /// names either, counts as an item that no rule knows.
-    #[serde(default)]
-    describing: Vec<Spanned<String>>,
+    describing: Option<Vec<Spanned<String>>>,
     item: Vec<ItemText>,
     #[serde(default)]
     handshake: Vec<Spanned<HandshakeText>>,
     #[serde(default)]
     notes: Notes,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ItemText {
-    path: Option<Spanned<String>>,
-    #[serde(default)]
-    when: When,
-    key: Option<Spanned<Vec<Spanned<String>>>>,
-    /// Items of this kind have no key: they are always forwarded.
-    #[serde(default)]
-    keyless: bool,
 }
 
 /// Where in the file, in bytes, and what is wrong there.
@@ -195,7 +182,7 @@ impl File {
         if self.name.get_ref().is_empty() {
             return Err((self.name.span().start, "the name must not be empty".into()));
         }
-        let marks = marks(&self.envelope, &self.describing)?;
+        let marks = marks(&self.envelope, self.describing.as_deref())?;
         let rules = compile(self.item, &marks, self.json_in_form)?;
         let handshakes = self.handshake.into_iter().map(|table| {
             let start = table.span().start;
@@ -213,8 +200,8 @@ impl File {
             Some(answer) => Some(read_answer(answer, success.as_deref())?),
             None => None,
         };
-        let not_done = self.not_done.map(conditions).transpose()?;
-        let done_when = self.done_when.map(conditions).transpose()?;
+        let not_done = self.not_done.map(|when| conditions(when, Says::Refused)).transpose()?;
+        let done_when = self.done_when.map(|when| conditions(when, Says::Done)).transpose()?;
         let redact = self.redact.iter().map(read_redact).collect::<Result<_, _>>()?;
         Ok(Provider {
             name: self.name.into_inner(),
@@ -274,115 +261,15 @@ fn read_redact(text: &Spanned<String>) -> Result<Redact, Fault> {
     }
 }
 
-fn marks(envelopes: &[Spanned<String>], describing: &[Spanned<String>]) -> Result<Vec<Mark>, Fault> {
+fn marks(envelopes: &[Spanned<String>], describing: Option<&[Spanned<String>]>) -> Result<Vec<Mark>, Fault> {
     let path = |text: &Spanned<String>| match item_path(text.get_ref()) {
         Ok((Format::Whole | Format::Json, steps)) => Ok(steps),
         Ok((Format::Xml, _)) => Err((text.span().start, "only $ paths are read here".to_owned())),
         Err(why) => Err((text.span().start, why)),
     };
     let envelopes = envelopes.iter().map(|text| path(text).map(Mark::Envelope));
-    envelopes.chain(describing.iter().map(|text| path(text).map(Mark::Describes))).collect()
-}
-
-fn compile(items: Vec<ItemText>, marks: &[Mark], json_in_form: Option<String>) -> Result<ItemRules, Fault> {
-    let mut texts = Vec::new();
-    let mut spans = Vec::new();
-    for item in items {
-        let (text, span) = item.read()?;
-        texts.push(text);
-        spans.push(span);
-    }
-    let compiled = Compiled::new(texts, marks, json_in_form.map(Into::into));
-    let compiled = compiled.map_err(|RuleFault { rule, at, why }| (spans[rule].of(at), why))?;
-    Ok(ItemRules(Arc::new(compiled)))
-}
-
-/// Where a rule's texts stand in the file.
-struct RuleSpans {
-    path: usize,
-    when: Vec<usize>,
-    parts: Vec<usize>,
-}
-
-impl RuleSpans {
-    fn of(&self, at: FaultAt) -> usize {
-        match at {
-            FaultAt::Path => self.path,
-            FaultAt::When(index) => self.when[index],
-            FaultAt::Part(index) => self.parts[index],
-        }
-    }
-}
-
-impl ItemText {
-    fn read(self) -> Result<(RuleText, RuleSpans), Fault> {
-        let (format, steps, path) = match &self.path {
-            Some(path) => {
-                let at = path.span().start;
-                let (format, steps) = item_path(path.get_ref()).map_err(|why| (at, why))?;
-                (format, steps, at)
-            }
-            None => (Format::Whole, Vec::new(), self.key.as_ref().map_or(0, |key| key.span().start)),
-        };
-        let mut spans = RuleSpans { path, when: Vec::new(), parts: Vec::new() };
-        let mut when = Vec::new();
-        for (text, test) in self.when.0 {
-            spans.when.push(text.span().start);
-            when.push((text.get_ref().clone(), place_of(&text)?, test));
-        }
-        let key = match (self.key, self.keyless) {
-            (Some(key), false) => Some(read_key(key, &mut spans)?),
-            (None, true) => None,
-            (Some(key), true) => {
-                return Err((key.span().start, "an item is keyless or has a key, not both".into()));
-            }
-            (None, false) => return Err((path, "an item needs a key = [\"…\"], or keyless = true".into())),
-        };
-        Ok((RuleText { format, steps, when, key }, spans))
-    }
-}
-
-/// The place whose value a condition looks at.
-fn place_of(text: &Spanned<String>) -> Result<Selector, Fault> {
-    let at = text.span().start;
-    let (selector, rest) = Selector::parse(text.get_ref()).map_err(|why| (at, why))?;
-    if matches!(selector, Selector::Literal(_)) || !rest.is_empty() {
-        let what = format!("\"{}\" is no path, header:, query:, form: or path: name", text.get_ref());
-        return Err((at, what));
-    }
-    Ok(selector)
-}
-
-/// Conditions alone: what they hold for is an item without a key.
-fn conditions(when: When) -> Result<ItemRules, Fault> {
-    let mut spans = Vec::new();
-    let mut tests = Vec::new();
-    for (text, test) in when.0 {
-        spans.push(text.span().start);
-        tests.push((text.get_ref().clone(), place_of(&text)?, test));
-    }
-    let rule = RuleText { format: Format::Whole, steps: Vec::new(), when: tests, key: None };
-    let compiled = Compiled::new(vec![rule], &[], None).map_err(|RuleFault { at, why, .. }| match at {
-        FaultAt::When(index) => (spans[index], why),
-        FaultAt::Path | FaultAt::Part(_) => (0, why),
-    })?;
-    Ok(ItemRules(Arc::new(compiled)))
-}
-
-fn read_key(
-    key: Spanned<Vec<Spanned<String>>>,
-    spans: &mut RuleSpans,
-) -> Result<Vec<(String, PartText)>, Fault> {
-    let start = key.span().start;
-    let mut parts = Vec::new();
-    for text in key.into_inner() {
-        let at = text.span().start;
-        let part = PartText::parse(text.get_ref()).map_err(|why| (at, why))?;
-        spans.parts.push(at);
-        parts.push((text.into_inner(), part));
-    }
-    if !parts.iter().any(|(_, part)| part.reads()) {
-        return Err((start, "a key needs a part that tells events apart".into()));
-    }
-    Ok(parts)
+    // The body around all items does by itself: said of an empty list too, which has whatever else is there judged.
+    let around = describing.map(|_| Ok(Mark::Describes(Vec::new())));
+    let describing = describing.unwrap_or_default().iter().map(|text| path(text).map(Mark::Describes));
+    envelopes.chain(around).chain(describing).collect()
 }

@@ -101,7 +101,7 @@ async fn call(
         let ask = |item| {
             let text = format!("bench:{name}-{}-{item}", took.len());
             ClaimAsk {
-                fingerprint: Fingerprint::of(text.as_bytes()),
+                fingerprint: Fingerprint::of([text.as_bytes()]),
                 key: EventKey::from_text(text),
                 route: Arc::clone(&route),
                 fence: Fence::draw(),

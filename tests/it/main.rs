@@ -11,6 +11,7 @@ mod answers;
 mod batches;
 mod bounds;
 mod capture;
+mod catalogue;
 mod changes;
 mod cli;
 mod config;

@@ -123,7 +123,7 @@ fn ask(text: &str) -> ClaimAsk {
         lease: MINUTE,
         durable_ttl: 10 * MINUTE,
         on_unknown: OnUnknown::Retry,
-        fingerprint: Fingerprint::of(text.as_bytes()),
+        fingerprint: Fingerprint::of([text.as_bytes()]),
         payload: None,
     }
 }
