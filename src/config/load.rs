@@ -10,8 +10,8 @@ use super::problem::{ConfigErrors, Fault, Place, Warning};
 use super::route::{self, Around};
 use super::source::{Reading, Section, Source, article};
 use super::{
-    Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, sections, syntax, tls, traces,
-    units,
+    Config, Durable, Environment, Hot, RouteConfig, fields, providers, risk, scopes, sections, syntax, tls,
+    traces, units,
 };
 use crate::flow::RouteTable;
 
@@ -155,6 +155,7 @@ fn routes<'a>(top: &Section<'a>, around: &Around<'_>) -> Vec<Arc<RouteConfig>> {
     }
     let mut routes: Vec<Arc<RouteConfig>> = Vec::new();
     let mut offsets: Vec<usize> = Vec::new();
+    let mut scoped_at: Vec<Option<usize>> = Vec::new();
     for (index, element) in list.iter().enumerate() {
         let DeValue::Table(table) = element.get_ref() else {
             field.fail(format!("holds {}, not a table", article(element.get_ref())), "write [[route]]");
@@ -169,7 +170,13 @@ fn routes<'a>(top: &Section<'a>, around: &Around<'_>) -> Vec<Arc<RouteConfig>> {
             field.source.fail(offset_of("name"), &format!("route {:?}.name", route.name), fault);
         }
         offsets.push(offset_of("path"));
+        scoped_at.push(table.get("scope").map(|scope| scope.span().start));
         routes.push(Arc::new(route));
+    }
+    let scoped: Vec<bool> = scoped_at.iter().map(Option::is_some).collect();
+    for (at, text) in scopes::that_meet(&routes, &scoped) {
+        let field_name = format!("route {:?}.scope", routes[at].name);
+        field.source.warn(scoped_at[at].unwrap_or_default(), &field_name, text);
     }
     // The table that requests are matched with is also what says whether two routes contradict each other.
     if let Err(conflicts) = RouteTable::new(&routes) {

@@ -17,6 +17,7 @@ mod problem;
 mod providers;
 mod risk;
 mod route;
+mod scopes;
 mod secret;
 mod sections;
 mod source;

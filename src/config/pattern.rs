@@ -145,7 +145,7 @@ impl Scope {
     }
 }
 
-enum Piece<'a> {
+pub(super) enum Piece<'a> {
     Text(&'a str),
     Name(&'a str),
     /// A `{` without its `}`; never in a parsed scope.
@@ -153,7 +153,7 @@ enum Piece<'a> {
 }
 
 /// A scope's text and placeholders in order.
-fn pieces(scope: &str) -> impl Iterator<Item = Piece<'_>> {
+pub(super) fn pieces(scope: &str) -> impl Iterator<Item = Piece<'_>> {
     scope.split_inclusive('}').flat_map(|chunk| {
         let (text, rest) = match chunk.split_once('{') {
             Some((text, rest)) => (text, Some(rest)),

@@ -429,6 +429,53 @@ fn what_the_path_tells_and_nobody_signed_is_warned_of() {
     assert_eq!(warned("stripe", "secret = \"${K}\"\nscope = \"x\"", "path:"), 0);
 }
 
+/// Keys of `scope = "s:{t}"` on one route and of `scope = "s"` with one part more on another could be one text, and one
+/// route's event then a copy of the other's: nothing was said of it.
+#[test]
+fn scopes_whose_keys_can_meet_are_warned_of() {
+    let scoped = |name: &str, scope: &str, key: &str| {
+        let scope = if scope.is_empty() { String::new() } else { format!("scope = \"{scope}\"\n") };
+        format!("[[route]]\nname = \"{name}\"\npath = \"/{name}/{{t}}/{{u}}\"\nkey = [{key}]\n{scope}")
+    };
+    let (one, two) = ("\"$.id\"", "\"$.type\", \"$.id\"");
+    for (pair, meet) in [
+        ([("a", "s:{t}", one), ("b", "s", two)], true),
+        ([("a", "s:{t}", one), ("s", "", two)], true),
+        ([("s", "", two), ("b", "s:{t}", one)], true),
+        ([("a", "{t}", one), ("b", "", one)], true),
+        ([("a", "s:x{t}", one), ("b", "s:{t}y", one)], true),
+        ([("a", "s:{t}", one), ("b", "s", "\"$.id\", \"$.more?\"")], true),
+        ([("a", "s:{t}", "\"$.id\", \"literal:paid\""), ("b", "s:x", "\"$.id\", \"$.x?\"")], true),
+        ([("a", "s:x", one), ("b", "s", "\"literal:x\", \"$.id\"")], true),
+        // As many parts, other words, or one scope on purpose.
+        ([("a", "s:{t}", one), ("b", "s", one)], false),
+        ([("a", "s:{t}", one), ("b", "z:{t}", one)], false),
+        ([("a", "s:x{t}", one), ("b", "s:y{t}", one)], false),
+        ([("a", "s:x", one), ("b", "s", "\"literal:y\", \"$.id\"")], false),
+        ([("a", "s:{t}", "\"$.id\", \"paid\""), ("b", "s", "\"$.a\", \"$.id\", \"void\"")], false),
+        ([("a", "s", one), ("b", "s", one)], false),
+        ([("a", "s:{t}", one), ("b", "s:{t}", two)], false),
+        ([("a", "", two), ("b", "", one)], false),
+        ([("a", "s\\\\:{t}", one), ("b", "s", two)], false),
+    ] {
+        let lines: String = pair.iter().map(|(name, scope, key)| scoped(name, scope, key)).collect();
+        let warnings = told(&lines).unwrap();
+        let found: Vec<_> = warnings.iter().filter(|warning| warning.contains(".scope: keys of")).collect();
+        assert_eq!(found.len(), usize::from(meet), "{pair:?}: {found:#?}");
+    }
+    let lines =
+        [("a", "s:{t}", one), ("b", "s", two), ("s", "", two)].map(|(n, s, k)| scoped(n, s, k)).concat();
+    let warnings = told(&lines).unwrap();
+    let said = "u.toml:12:9: route \"b\".scope: keys of this route and of \"a\" can be the same text";
+    assert!(warnings.iter().any(|warning| warning.contains(said)), "{warnings:#?}");
+    let together = told(&scoped("a", "{t}.{u}", one)).unwrap();
+    let said = "route \"a\".scope: nothing tells where {t} ends and {u} begins";
+    assert!(together.iter().any(|warning| warning.contains(said)), "{together:#?}");
+    assert!(
+        !told(&scoped("a", "{t}:{u}", one)).unwrap().iter().any(|warning| warning.contains("nothing tells"))
+    );
+}
+
 /// `level = "inof"` was right to `umavez check`, and the gateway then logged nothing at all; so were other words that
 /// mean nothing.
 #[test]
