@@ -268,6 +268,8 @@ pub struct Claim {
     pub(super) payload: Option<u128>,
     /// False where only the hot store holds the claim (`on_durable_down = "hot_only"`).
     pub(super) durable: bool,
+    /// While the durable store is away the hot store decides alone on this route: it has to know of the end as well.
+    pub(super) hot_decides: bool,
     /// The hot store took its whole time in vain when the event was claimed: its settlement doesn't wait for it again.
     pub(super) hot_silent: bool,
     /// Where copies on this node wait for the end.

@@ -8,7 +8,7 @@ use super::claim::{Claim, Digest, Fence, Fingerprint, Layer, Receipt};
 use super::durable::Seen;
 use super::hot::{Done, HotAsk, HotDone, HotError, HotSeen, Long};
 use super::in_flight::{Ended, InFlight, Place, Seat};
-use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter};
+use super::{Ask, Claimed, Conditions, LedgerError, Verdict, Waiter, WithoutDurable};
 use crate::clock::monotonic;
 
 /// A request's items on their way to their verdicts.
@@ -172,6 +172,7 @@ impl Item {
             taken: began,
             payload: on.payload.as_ref().map(|payload| payload.id),
             durable,
+            hot_decides: on.without_durable == WithoutDurable::HotOnly,
             hot_silent: self.hot_silent,
             seat,
         }));

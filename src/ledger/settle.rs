@@ -46,6 +46,7 @@ impl Ledger {
             }
             None => {
                 landed.unsettled = claims.len();
+                self.tell_hot_alone(&claims, &settlement).await;
                 for claim in &mut claims {
                     claim.seat.tell(&ended(claim, &settlement));
                     // By the time it is recorded nobody waits.
@@ -134,6 +135,15 @@ impl Ledger {
         for claim in claims {
             let ended = ended(&claim, settlement);
             claim.seat.leave(&ended);
+        }
+    }
+
+    /// The durable store hasn't recorded what is done. Where the hot store decides alone meanwhile, its mark ends with the
+    /// lease, and the next copy would be the first again: so it learns of the end before the durable store does.
+    async fn tell_hot_alone(&self, claims: &[Claim], settlement: &Settlement) {
+        if let Settlement::Commit(receipt) = settlement {
+            let deciding = claims.iter().filter(|claim| claim.hot_decides);
+            self.tell_hot(deciding.filter_map(|claim| hot_done(claim, receipt)).collect(), Vec::new()).await;
         }
     }
 

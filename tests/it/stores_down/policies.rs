@@ -42,6 +42,34 @@ async fn hot_only_lets_redis_decide_alone_and_catches_up() {
 }
 
 #[tokio::test]
+async fn hot_only_knows_as_done_what_postgres_claimed_and_could_not_settle() {
+    // Postgres had claimed the event and went away while the app worked. Redis kept the mark alone, until the lease ended;
+    // the next copy was then the first again, and the app did the event twice while Redis was well.
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let (wire, toml) = wired(&stores, "1s").await;
+    let gate = Gate::closed();
+    let upstream = Upstream::scripted([Reply::new(201, "made").behind(&gate)]).await;
+    let route = format!("{ORDERS}on_durable_down = \"hot_only\"\n");
+    let one = Gateway::in_front_of(&upstream).stores_toml(&toml).route(&route).start().await;
+    let two = Gateway::in_front_of(&upstream).stores_toml(&toml).route(&route).start().await;
+    let send = one.sending(&order("late"));
+    upstream.until_received(1).await;
+    wire.cut();
+    gate.open();
+    assert_eq!(send.await.unwrap().status, 201);
+    one.until_metric("umavez_unsettled", &[], 1.0).await;
+    // A node that has nothing to go by but Redis, which holds no mark that could end.
+    assert!(stores.redis().command(&["get", "dedup:orders:late"]).await.text().starts_with("done 201 "));
+    let copy = two.send(&order("late")).await;
+    assert_eq!((copy.status, copy.text().as_str(), copy.verdict().as_str()), (201, "made", "duplicate"));
+    wire.resume();
+    one.until_metric("umavez_unsettled", &[], 0.0).await;
+    stores.redis().flush().await;
+    assert_eq!(two.send(&order("late")).await.verdict(), "duplicate");
+    assert_eq!(upstream.received(), 1);
+}
+
+#[tokio::test]
 async fn bypass_forwards_unprotected_marked_and_counted() {
     // RED-2, OBS-2: with both stores down, policy `bypass` forwards without dedup, and everybody can see it.
     let mut stores = Stores::open(Pair::RedisPostgres).await;
