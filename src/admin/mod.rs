@@ -111,7 +111,8 @@ impl Admin {
 
     async fn ready(&self) -> Response<Bytes> {
         let draining = self.draining.is_cancelled();
-        let durable = self.ledger.durable().ping().await.is_ok();
+        // One connection reads and another writes: a full disk gives what is read, and takes nothing.
+        let durable = self.ledger.durable().ping().await.is_ok() && self.ledger.durable().is_up();
         let hot = self.ledger.hot().breaker_state() == BreakerState::Closed;
         // The hot store may rest: the durable store decides alone, so the node still serves.
         let status = if durable && !draining { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -22,6 +22,12 @@ pub enum DurableError {
 pub enum Trouble {
     #[error("the database did not answer within {0:?}")]
     Slow(Duration),
+    #[error("the database at {server} cannot be reached")]
+    Away {
+        server: String,
+        #[source]
+        source: sqlx::Error,
+    },
     #[error("the database cannot be reached")]
     Lost(#[source] sqlx::Error),
     #[error("the database refused")]
@@ -30,6 +36,11 @@ pub enum Trouble {
     ReadOnly,
     #[error("commits wait for a synchronous replica that does not confirm them")]
     Unconfirmed,
+    #[error(
+        "the file {path} was removed or replaced while it was in use: put it back, or restart umavez, which begins with \
+         what is there"
+    )]
+    Moved { path: String },
     #[error("the database is down, and is tried again every {0:?}")]
     Down(Duration),
     #[error("the rows changed under the claim again and again")]

@@ -49,6 +49,14 @@ impl Store {
         }
     }
 
+    /// Whether what is connected to is still what was opened.
+    fn in_place(&self) -> Result<(), Trouble> {
+        match self {
+            Self::Postgres(_) => Ok(()),
+            Self::Sqlite(sqlite) => sqlite.in_place(),
+        }
+    }
+
     async fn connect(&self) -> Result<Connection, Trouble> {
         match self {
             Self::Postgres(postgres) => postgres.connect().await.map(Connection::Postgres),
@@ -208,6 +216,11 @@ impl Keeper {
     async fn tries(&mut self, work: &Work<'_>) -> Result<Done, Failure> {
         let mut reconnected = false;
         for tried in 1.. {
+            if let Err(moved) = self.store.in_place() {
+                self.connection = None;
+                self.up.store(false, Ordering::Relaxed);
+                return Err(Failure::Trouble(moved));
+            }
             self.connect().await.map_err(Failure::Trouble)?;
             let connection = self.connection.as_mut().expect("it was just made sure of");
             let error = match connection.run(work).await {

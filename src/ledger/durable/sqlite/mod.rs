@@ -8,9 +8,9 @@ mod sql;
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::query::Query;
@@ -38,6 +38,9 @@ pub(super) struct Sqlite {
     pub(super) timeout: Duration,
     /// One transaction writes at a time: a queue here is fair, SQLite's own busy wait is not.
     pen: Arc<Mutex<()>>,
+    path: PathBuf,
+    /// The file that the path led to when it was opened first: its device and number.
+    opened: OnceLock<(u64, u64)>,
     /// Locked as long as this process uses the file.
     _lock: File,
 }
@@ -56,15 +59,38 @@ impl Sqlite {
             .disable_statement_logging();
         let lock = lock(path)?;
         create(path)?;
-        Ok(Self { options, timeout, pen: Arc::new(Mutex::new(())), _lock: lock })
+        let (path, pen) = (path.to_owned(), Arc::new(Mutex::new(())));
+        Ok(Self { options, timeout, pen, path, opened: OnceLock::new(), _lock: lock })
     }
 
     pub(super) async fn connect(&self) -> Result<Link, Trouble> {
+        // Where it was taken away, SQLite would begin a new one here, and forget all events.
+        self.in_place()?;
         let connection = self.options.connect().await.map_err(Trouble::Lost)?;
+        if let Some(opened) = led_to(&self.path) {
+            self.opened.get_or_init(|| opened);
+        }
+        self.in_place()?;
         let mut link = Link { connection, pen: Arc::clone(&self.pen) };
         schema::bring_up(&mut link).await?;
         Ok(link)
     }
+
+    /// Whether the path still leads to the file that is open. What is written to one that was taken away is gone with the
+    /// process, and what lies in its place by now knows nothing of its events.
+    pub(super) fn in_place(&self) -> Result<(), Trouble> {
+        match self.opened.get() {
+            Some(opened) if led_to(&self.path) != Some(*opened) => {
+                Err(Trouble::Moved { path: self.path.display().to_string() })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// The file that a path leads to: its device and number.
+fn led_to(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// Makes the file before SQLite would, which lets everybody read it: it holds requests, and tokens in them. What
@@ -78,7 +104,8 @@ fn create(path: &Path) -> Result<(), Unfit> {
 }
 
 fn lock(path: &Path) -> Result<File, Unfit> {
-    let mut name = path.as_os_str().to_owned();
+    // Beside the file itself: two names of one file have one lock.
+    let mut name = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).into_os_string();
     name.push(".lock");
     let name = PathBuf::from(name);
     let text = || path.display().to_string();
