@@ -151,7 +151,7 @@ impl Admin {
         match self.ledger.change(&record, to, &actor(peer)).await {
             Ok(Some((before, after))) if after == Some(before) => answer(
                 StatusCode::CONFLICT,
-                &json!({"error": format!("an event that is {} can't be changed this way", state(before)), "key": record.key, "before": state(before), "after": state(before)}),
+                &json!({"error": unchanged(before, to), "key": record.key, "before": state(before), "after": state(before)}),
             ),
             Ok(Some((before, after))) => answer(
                 StatusCode::OK,
@@ -331,6 +331,21 @@ fn state(state: State) -> &'static str {
 
 fn actor(peer: SocketAddr) -> String {
     format!("admin API from {}", peer.ip())
+}
+
+/// Why a decision changed nothing.
+fn unchanged(before: State, to: Override) -> String {
+    let there = match to {
+        Override::MarkDone => before == State::Done,
+        Override::Release => before == State::Released,
+        Override::Forget | Override::AllowOnce | Override::Replay { .. } => false,
+    };
+    let before = state(before);
+    if there {
+        format!("the event is {before} already")
+    } else {
+        format!("an event that is {before} can't be changed this way")
+    }
 }
 
 fn never_seen() -> Response<Bytes> {

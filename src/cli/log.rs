@@ -41,8 +41,12 @@ pub(super) fn start(log: &Log) -> Result<Flush, Failure> {
         Ok(filter) if !filter.trim().is_empty() => (filter, VARIABLE),
         Ok(_) | Err(_) => (log.level.clone(), "log.level"),
     };
+    let told = filter.clone();
     let filter = LogFilter::parse(&filter).map_err(|fault| Failure::Usage(format!("{whence}: {fault}")))?;
     let filter = EnvFilter::builder().parse(&filter.text).map_err(|error| Failure::Other(error.into()))?;
+    // What fred warns of, a lost connection, our own lines tell, with what follows from it.
+    let chatty = ["debug", "trace", "fred"].iter().any(|word| told.to_lowercase().contains(word));
+    let filter = if chatty { filter } else { filter.add_directive("fred=error".parse().expect("it is one")) };
     let text = match log.format {
         LogFormat::Text => true,
         LogFormat::Json => false,

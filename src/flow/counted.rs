@@ -48,7 +48,8 @@ impl Run<'_> {
                     Outcome::NeverSent(_) | Outcome::Answered(_) => metrics.never_sent.increment(1),
                 }
                 tracing::warn!(
-                    route = %self.work.route.config.name, key = self.key, error = error.told(), trace_id = self.work.trace.id(),
+                    route = %self.work.route.config.name, key = self.key, app = %self.work.route.config.upstream.authority, error = error.told(),
+                    trace_id = self.work.trace.id(),
                     "no complete answer from the app"
                 );
             }

@@ -275,6 +275,7 @@ impl Writer {
         self.pens.put_back(landed.pen);
         self.suspect(&landed.parts);
         let mut post = Post::default();
+        let mut failed: Vec<(String, usize)> = Vec::new();
         for (writes, committed) in landed.parts {
             for digest in writes.iter().flat_map(Write::digests) {
                 self.busy.remove(&digest);
@@ -287,10 +288,22 @@ impl Writer {
                         }
                     }
                 }
-                Err(failure) => self.fail(writes, failure.trouble()),
+                Err(failure) => {
+                    let trouble = failure.trouble();
+                    let error = chain(&trouble);
+                    match failed.iter_mut().find(|(told, _)| *told == error) {
+                        Some((_, count)) => *count += writes.len(),
+                        None => failed.push((error, writes.len())),
+                    }
+                    self.fail(writes, trouble);
+                }
             }
         }
         post.send();
+        // Once for each reason: a batch that is taken apart fails write by write.
+        for (error, writes) in failed {
+            tracing::warn!(error, writes, "a batch was not written");
+        }
     }
 
     /// Notes what the database did not take though it took others: the next writes on these events go aside.
@@ -305,7 +318,6 @@ impl Writer {
     }
 
     fn fail(&mut self, writes: Vec<Write>, trouble: Trouble) {
-        tracing::warn!(error = %chain(&trouble), writes = writes.len(), "a batch was not written");
         let error = DurableError::from(trouble);
         self.aside.release(writes.iter().flat_map(Write::strays).collect());
         for write in writes {

@@ -102,13 +102,19 @@ impl Postgres {
             .options([SESSION_MARK, ("statement_timeout", statement_timeout.as_str())])
             .options([("lock_timeout", lock_wait.to_string())])
             .options(PLAN_BY_INDEX);
+        let away = |source| {
+            let server = format!("{}:{}", server.get_host(), server.get_port());
+            Trouble::Away { server, source }
+        };
         let mut link = match PgConnection::connect_with(&own).await {
-            Ok(connection) => Link { connection, begin, pooled: false, hasty: false, copies_expected: false },
-            Err(error) if refuses_options(&error) => {
-                let connection = PgConnection::connect_with(server).await.map_err(Trouble::Lost)?;
-                Link { connection, begin, pooled: true, hasty: false, copies_expected: false }
+            Ok(connection) => {
+                Link { connection, begin, pooled: false, hasty: false, begun: false, copies_expected: false }
             }
-            Err(error) => return Err(Trouble::Lost(error)),
+            Err(error) if refuses_options(&error) => {
+                let connection = PgConnection::connect_with(server).await.map_err(away)?;
+                Link { connection, begin, pooled: true, hasty: false, begun: false, copies_expected: false }
+            }
+            Err(error) => return Err(away(error)),
         };
         let session = sqlx::raw_sql(AssertSqlSafe(self.read_session()));
         let session = link.connection.fetch_one(session).await.map_err(Trouble::Lost)?;
@@ -146,6 +152,8 @@ pub(super) struct Link {
     copies_expected: bool,
     /// The batch under way must not wait for locks.
     hasty: bool,
+    /// A transaction was begun, and has not ended.
+    begun: bool,
     begin: Begin,
 }
 
@@ -212,16 +220,23 @@ impl Link {
             (true, false) => &self.begin.pooled,
             (true, true) => &self.begin.pooled_hasty,
         };
+        self.begun = true;
         self.connection.execute(sqlx::raw_sql(AssertSqlSafe(begin))).await.map(drop)
     }
 
     async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        self.connection.execute(sqlx::raw_sql(COMMIT)).await.map(drop)
+        self.connection.execute(sqlx::raw_sql(COMMIT)).await?;
+        self.begun = false;
+        Ok(())
     }
 
     /// Makes the connection usable again after a statement failed.
     pub(super) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
-        self.connection.execute(sqlx::raw_sql(ROLLBACK)).await.map(drop)
+        // Of a statement on its own nothing is left to undo; the server would warn of it, and the log with it.
+        if std::mem::take(&mut self.begun) {
+            self.connection.execute(sqlx::raw_sql(ROLLBACK)).await?;
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,12 @@ use fred::error::ErrorKind;
 
 use super::Cause;
 
+/// What the system said, where fred tells it as `Os { code: 111, …, message: "Connection refused" }`.
+pub(super) fn said_by_system(details: &str) -> &str {
+    let message = details.strip_prefix("Os {").and_then(|rest| rest.split_once("message: \""));
+    message.and_then(|(_, said)| said.strip_suffix("\" }")).unwrap_or(details)
+}
+
 /// True where the connection is gone, or the server is one that takes no writes.
 pub(super) fn is_lost(cause: &Cause) -> bool {
     let gone = matches!(

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::super::breaker::Counters;
 use super::super::{HotError, HotOpenError};
 use super::Cause;
-use super::cause::is_elsewhere;
+use super::cause::{is_elsewhere, said_by_system};
 use super::connect::Target;
 use super::hearing::Hearing;
 use crate::config::RedisConfig;
@@ -62,7 +62,7 @@ impl Node {
     }
 
     pub(super) fn unusable(&self, cause: &Cause) -> HotError {
-        let told = cause.details();
+        let told = said_by_system(cause.details());
         let cause = match is_elsewhere(cause) {
             true => format!("it is one node of a cluster, and has a part of the keys ({told})"),
             false => told.to_owned(),
