@@ -43,6 +43,13 @@ pub(super) fn items(
         Ok(rules) => {
             warn_of_grouped(route, provider, &rules);
             for (part, text) in parts.iter().zip(&texts) {
+                if looks_like_a_field(text) {
+                    let warning = format!(
+                        "{text:?} is a literal, the same in every event; to read that field of a JSON body write \"$.{text}\", \
+                         or \"literal:{text}\" if the text itself is meant"
+                    );
+                    part.source.warn(part.span.start, &part.name, warning);
+                }
                 // A literal by itself is no key, and reads nothing.
                 let alone = compile(std::slice::from_ref(text)).ok();
                 if let Some(fault) = alone.and_then(|rules| lacking(&rules, path)) {
@@ -54,15 +61,23 @@ pub(super) fn items(
         Err(error) => {
             let mend = "a part is a literal, $.json.path, header:NAME, query:NAME, path:NAME or form:NAME; of one item \
                         of a provider's batch, @.json.path";
-            // The part that is wrong on its own, if one is; else the list is wrong as a whole.
-            let alone = parts.iter().zip(&texts).find_map(|(part, text)| {
-                compile(std::slice::from_ref(text)).err().map(|error| (part, error))
-            });
-            let (place, error) = alone.unwrap_or((&field, error));
+            let part = error.position.checked_sub(1).and_then(|at| parts.get(at));
+            let place = part.unwrap_or(&field);
             place.fail(error.to_string(), mend);
             None
         }
     }
+}
+
+/// Whether a part without a prefix is written as other programs write a field within a field: `data.id`.
+fn looks_like_a_field(text: &str) -> bool {
+    let name = |name: &str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'[' | b']' | b'*'))
+    };
+    text.contains('.') && text.split('.').all(name)
 }
 
 /// Warns of a key of the whole delivery where the provider puts several events into one.

@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 
 use super::problem::nearest;
 use super::source::{Field, Section};
-use super::{Listen, OnDurableDown, RouteConfig, Target, units};
+use super::{Listen, OnDurableDown, RouteConfig, RoutePath, Target, units};
 use crate::providers::Provider;
 
 /// Warns of what a route that is right on its own risks.
@@ -29,6 +29,22 @@ pub(super) fn warn_of_route(route: &Section<'_>, read: &RouteConfig) {
             "on_durable_down",
             "while both stores are down every request is forwarded and none recorded: copies reach the app",
         ),
+    }
+}
+
+/// Warns of a path in which something is meant for a placeholder, as other programs write them: no request matches it.
+pub(super) fn warn_of_path(route: &Section<'_>, path: &RoutePath) {
+    for segment in path.0.split('/') {
+        let inner = segment.strip_prefix(':').or_else(|| segment.strip_prefix('<')?.strip_suffix('>'));
+        let meant = match inner {
+            Some(name) => format!("{{{name}}}"),
+            None if segment.contains('*') && !segment.contains('{') => {
+                "{*rest}, or {name} for one segment".to_owned()
+            }
+            None => continue,
+        };
+        let text = format!("{segment:?} matches these characters alone; if it stands for any, write {meant}");
+        route.warn("path", text);
     }
 }
 

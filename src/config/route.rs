@@ -59,6 +59,7 @@ pub(super) fn read<'a>(
 
     let name = required(&route, "name", "name it: metrics, logs and keys show the name", parse_name);
     let path = required(&route, "path", "write the path that the provider calls", RoutePath::parse);
+    path.iter().for_each(|path| risk::warn_of_path(&route, path));
     let host = route.parsed("host", parse_host);
     let provider = provider(&route, around.providers);
     let items = key::items(&route, provider.as_deref(), path.as_ref());

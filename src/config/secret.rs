@@ -68,6 +68,12 @@ pub(super) fn expand(text: &str, env: &Environment) -> Result<Expanded, Fault> {
     Ok(expanded)
 }
 
+/// Whether text is written as names of environment variables are.
+fn is_variable(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_uppercase())
+        && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
 impl Field<'_> {
     /// Text with `${NAME}` replaced; what is wrong is reported.
     pub(super) fn expanded(&self) -> Option<Expanded> {
@@ -87,7 +93,14 @@ impl Field<'_> {
         } else if self.value.is_str() {
             let expanded = self.expanded()?;
             if !expanded.from_env {
-                let text = "the secret stands in this file; \"${NAME}\" or { file = \"…\" } keeps it out";
+                let text = match expanded.text.strip_prefix('$') {
+                    Some(name) if is_variable(name) => {
+                        "begins with $ as a variable does, and is taken as it stands; write \"${NAME}\", with braces"
+                    }
+                    Some(_) | None => {
+                        "the secret stands in this file; \"${NAME}\" or { file = \"…\" } keeps it out"
+                    }
+                };
                 self.source.warn(self.span.start, &self.name, text);
             }
             (expanded.text, "the text")

@@ -134,12 +134,15 @@ fn parse_prefix(text: &str) -> Result<String, Fault> {
     Ok(text.to_owned())
 }
 
+/// The durable store where none is named, beside the configuration.
+const EMBEDDED_FILE: &str = "umavez.db";
+
 pub(super) fn durable(top: &Section<'_>) -> Durable {
     let section = top.section("durable", fields::DURABLE);
     let timeout = section.duration("timeout", 10 * MILLISECOND..=MINUTE).unwrap_or(DURABLE_TIMEOUT);
     let directory = &top.source.directory;
     let sqlite = |path: &str| Durable::Sqlite { path: directory.join(path), timeout };
-    let embedded = || sqlite("umavez.db");
+    let embedded = || sqlite(EMBEDDED_FILE);
     let Some(field) = section.field("url") else { return embedded() };
     let Some(expanded) = field.expanded() else { return embedded() };
     if let Some(path) = expanded.text.strip_prefix("sqlite:") {
@@ -153,7 +156,14 @@ pub(super) fn durable(top: &Section<'_>) -> Durable {
         return sqlite(path);
     }
     match store_url::read(&field, &store_url::POSTGRES) {
-        Some(url) => Durable::Postgres(PostgresConfig { url, timeout }),
+        Some(url) => {
+            if directory.join(EMBEDDED_FILE).is_file() {
+                let text = "umavez.db lies beside this file, and Postgres knows nothing of its events, held ones included; \
+                            move them (docs/operations.md, \"From SQLite to Postgres\"), or take that file away";
+                section.warn("url", text);
+            }
+            Durable::Postgres(PostgresConfig { url, timeout })
+        }
         None => embedded(),
     }
 }

@@ -133,6 +133,10 @@ fn postgres(text: &str) -> Result<(), Fault> {
     // As the ledger takes it apart: several servers, of which the one that takes writes is used.
     let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(user, rest)| (user, rest));
     let (servers, path) = rest.split_once('/').map_or((rest, ""), |(servers, path)| (servers, path));
+    if user.contains(['/', '#']) {
+        let mend = format!("{EXAMPLE}{ENCODE}");
+        return Err(Fault::new("the URL's user or password holds a / or #, which end a host's name", mend));
+    }
     let at = if user.is_empty() { "" } else { "@" };
     for server in servers.split(',') {
         if server.is_empty() && servers.contains(',') {

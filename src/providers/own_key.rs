@@ -12,12 +12,21 @@ const JSON_FIELD: &str = "payload";
 
 /// A route's `key` that can't be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("key part {position} (\"{text}\"): {why}")]
+#[error("{}: {why}", self.place())]
 pub struct KeyRuleError {
     /// Which part, from 1; 0 for the key as a whole.
     pub position: usize,
     pub text: String,
     pub why: String,
+}
+
+impl KeyRuleError {
+    fn place(&self) -> String {
+        match self.position {
+            0 => format!("the key ({})", self.text),
+            position => format!("key part {position} (\"{}\")", self.text),
+        }
+    }
 }
 
 impl ItemRules {
