@@ -188,7 +188,8 @@ fn check_of_stores_that_do_not_answer_ends_with_1_and_says_what_to_mend() {
         assert!(told.contains(&format!("mend [{store}] url")), "{told}");
     }
     assert!(told.contains(&format!("redis at {nobody} cannot be used: ")), "{told}");
-    assert!(told.contains("Connection refused"), "{told}");
+    assert!(told.contains("cannot be used: Connection refused"), "in Rust's own notation: {told}");
+    assert!(told.contains(&format!("the database at {nobody} cannot be reached: ")), "{told}");
     assert_eq!(code(&umavez(&["check", "--offline", "--config", &path])), 0);
 }
 
@@ -293,6 +294,11 @@ async fn check_beside_a_running_gateway_is_no_failure() {
     let output = umavez(&["check", "--config", &path.display().to_string()]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("durable   in use by a running gateway"), "{}", stdout(&output));
+    // By another name the same file had another lock, and a second gateway took it.
+    std::os::unix::fs::symlink("umavez.db", folder.join("other.db")).unwrap();
+    std::fs::write(&path, format!("[durable]\nurl = \"sqlite:other.db\"\n{text}")).unwrap();
+    let output = umavez(&["check", "--config", &path.display().to_string()]);
+    assert!(stdout(&output).contains("durable   in use by a running gateway"), "{}", stdout(&output));
 }
 
 #[test]
@@ -342,6 +348,11 @@ async fn an_event_is_named_by_what_the_log_shows_and_a_failed_replay_ends_with_1
     assert_eq!(code(&failed), 1, "{}", stdout(&failed));
     assert!(stdout(&failed).contains("\"state\": \"held\""), "{}", stdout(&failed));
     assert!(stderr(&failed).contains("the replay failed: the app did not take it (answer 500)"));
+    // Which app it was that gave no answer, the log left to be guessed.
+    let app = upstream.url().replace("http://", "");
+    let lines = gateway.log_lines();
+    let unanswered = lines.iter().find(|line| line["message"] == "no complete answer from the app").unwrap();
+    assert_eq!(unanswered["app"], app.as_str());
     let done = events("replay", named()).await;
     assert_eq!(code(&done), 0, "{}", stderr(&done));
     assert!(stdout(&done).contains("\"state\": \"done\""), "{}", stdout(&done));

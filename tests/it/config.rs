@@ -220,6 +220,15 @@ fn every_mistake_has_its_place_and_a_mend() {
             "[[route]]\nname = \"s\"\npath = \"/s\"\nkey = [\"$.id | path:zz?\"]",
             "10:8: route \"s\".key: path:zz reads nothing: the path has no {zz}; write a path with {zz}",
         ),
+        // A literal before the part that is wrong was blamed for it.
+        (
+            "[[route]]\nname = \"s\"\npath = \"/s\"\nkey = [\"kind\", \"hash:body\"]",
+            "10:16: route \"s\".key: key part 2 (\"hash:body\"): \"hash:\" is no prefix",
+        ),
+        (
+            "[[route]]\nname = \"s\"\npath = \"/s\"\nkey = [\"kind\"]",
+            "10:7: route \"s\".key: the key (kind): a key of literals alone is the same for every event; add",
+        ),
         ("x = \"", "7:"),
         // Quotes forgotten, which was called an invalid float; what may be a secret is not repeated.
         ("mode = inline", "7:8: text needs quotes; write \"inline\""),

@@ -100,6 +100,8 @@ async fn every_query_of_the_dashboard_and_of_the_alerts_answers() {
         .await;
     let prometheus = Box::pin(Prometheus::watching(&gateway)).await;
     prometheus.until("umavez_items_total{route=\"orders\",verdict=\"first\"} == 0").await;
+    prometheus.until("rate(umavez_own_duration_seconds_count{route=\"orders\"}[5m]) == 0").await;
+    fresh_panels_say_what_is_missing(&prometheus).await;
     Box::pin(traffic(&gateway)).await;
     for counted in [
         "umavez_items_total{route=\"orders\",verdict=\"duplicate\"} == 3",
@@ -163,6 +165,21 @@ async fn traffic(gateway: &Gateway) {
     ];
     for (delivery, verdict) in deliveries {
         assert_eq!(gateway.send(&delivery).await.verdict(), verdict, "{delivery:?}");
+    }
+}
+
+/// Ten panels of a gateway that had just begun showed "No data", which looked like a dashboard that is broken.
+async fn fresh_panels_say_what_is_missing(prometheus: &Prometheus) {
+    let dashboard: Value =
+        serde_json::from_str(&read(&repository("grafana/dashboards/umavez.json"))).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let mut shown = panel["targets"].is_null();
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let results = prometheus.query(&substituted(target["expr"].as_str().unwrap())).await;
+            shown |= results.iter().any(|result| result["value"][1] != "NaN");
+        }
+        let said = panel["fieldConfig"]["defaults"]["noValue"].is_string();
+        assert!(shown || said, "{} shows nothing, and not why", panel["title"]);
     }
 }
 

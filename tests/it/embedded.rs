@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{Gateway, ORDERS, Upstream, order};
+use crate::cli::{stderr, stdout, umavez};
+use crate::support::{Gateway, ORDERS, Pair, Reply, Stores, Upstream, durable_toml, eventually, order};
 
 #[tokio::test]
 async fn fifty_workers_meet_no_locked_database() {
@@ -84,6 +85,84 @@ async fn what_it_keeps_is_its_own_users_to_read() {
     }
     seen.sort();
     assert_eq!(seen, ["umavez.db", "umavez.db-shm", "umavez.db-wal", "umavez.db.lock"]);
+}
+
+/// `umavez.db` was deleted, or another file put in its place, while the gateway ran: it wrote on into the file that nobody
+/// could find any more, was ready, told success for events that it held, and all of it was gone with the process.
+#[tokio::test]
+async fn a_file_that_is_taken_away_takes_no_event_with_it() {
+    let upstream = Upstream::answering(200, "made").await;
+    let mut gateway = Gateway::in_front_of(&upstream).start().await;
+    assert_eq!(gateway.send(&order("before")).await.verdict(), "first");
+    let file = gateway.folder().join("umavez.db");
+    let aside = gateway.folder().join("aside.db");
+    std::fs::rename(&file, &aside).unwrap();
+    for replaced in [false, true] {
+        if replaced {
+            std::fs::write(&file, "").unwrap();
+        }
+        let answer = gateway.send(&order("meanwhile")).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (503, "unavailable"));
+        assert_eq!(gateway.send(&order("before")).await.verdict(), "duplicate", "that the process knows");
+        assert_eq!(gateway.ask_admin("GET", "/ready").await.status, 503);
+    }
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 0, "it wrote into a file that isn't its own");
+    assert!(gateway.logs().contains("umavez.db was removed or replaced while it was in use: put it back"));
+    std::fs::rename(&aside, &file).unwrap();
+    eventually("the file's return", async || gateway.send(&order("meanwhile")).await.status == 200).await;
+    gateway.restart().await;
+    for id in ["before", "meanwhile"] {
+        assert_eq!(gateway.send(&order(id)).await.verdict(), "duplicate", "{id}");
+    }
+    assert_eq!(upstream.received(), 2);
+}
+
+/// Whoever went from SQLite to Postgres began with nothing, and no page said so: copies were new events, and what was held
+/// was out of sight, though its senders had been told success.
+#[tokio::test]
+async fn what_a_file_knows_goes_to_postgres() {
+    let upstream = Upstream::scripted([Reply::new(201, "made"), Reply::hang_up(), Reply::new(200, "")]).await;
+    let route = format!("{ORDERS}on_unknown = \"hold\"\n");
+    let mut gateway = Gateway::in_front_of(&upstream).route(&route).start().await;
+    assert_eq!(gateway.send(&order("tab\\t \\u00e9'\\\\")).await.verdict(), "first");
+    assert_eq!(gateway.send(&order("unclear")).await.verdict(), "held");
+    gateway.terminate();
+    assert_eq!(gateway.wait_exit().await, Some(0));
+
+    let stores = Stores::open(Pair::MemoryPostgres).await;
+    let toml =
+        format!("[upstream]\nurl = \"{}\"\n{}{route}", upstream.url(), durable_toml(&stores.postgres_url()));
+    let new = gateway.folder().join("new.toml");
+    std::fs::write(&new, toml).unwrap();
+    let checked = umavez(&["check", "--config", &new.display().to_string()]);
+    assert!(stdout(&checked).contains("durable   answers"), "{}", stderr(&checked));
+    assert!(stderr(&checked).contains("umavez.db lies beside this file"), "{}", stderr(&checked));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/to_postgres.py");
+    // A second run does no harm.
+    for _ in 0..2 {
+        let moved = std::process::Command::new("bash")
+            .args([
+                "-e",
+                "-o",
+                "pipefail",
+                "-c",
+                "python3 \"$0\" \"$1\" | psql -X -1 -v ON_ERROR_STOP=1 \"$2\"",
+            ])
+            .args([script, &gateway.folder().join("umavez.db").display().to_string(), &stores.postgres_url()])
+            .output()
+            .unwrap();
+        assert!(moved.status.success(), "{}", stderr(&moved));
+    }
+
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).route(&route).start().await;
+    let copy = gateway.send(&order("tab\\t \\u00e9'\\\\")).await;
+    assert_eq!((copy.status, copy.text().as_str(), copy.verdict().as_str()), (201, "made", "duplicate"));
+    assert_eq!(gateway.send(&order("unclear")).await.verdict(), "held");
+    let replayed = gateway.ask_admin("POST", "/events/replay?key=orders:unclear").await;
+    assert_eq!(replayed.status, 200, "{}", replayed.text());
+    assert_eq!(upstream.requests().last().unwrap().text(), r#"{"id":"unclear"}"#);
+    assert_eq!(gateway.send(&order("unclear")).await.verdict(), "duplicate");
+    assert_eq!(upstream.received(), 3);
 }
 
 fn folder_bytes(gateway: &Gateway) -> u64 {

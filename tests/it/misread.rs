@@ -476,6 +476,48 @@ fn scopes_whose_keys_can_meet_are_warned_of() {
     );
 }
 
+/// What other programs understand was taken as it stands, without a word: a path of Express matched no request, so that all
+/// of them passed; `data.id` in a key was the same for every event; `$NAME` was the secret itself, and everything 401.
+#[test]
+fn what_other_programs_would_read_otherwise_is_warned_of() {
+    let keyed = |path: &str, key: &str| {
+        let lines = format!("[[route]]\nname = \"r\"\npath = \"{path}\"\nkey = [{key}]\n");
+        told(&lines)
+            .unwrap()
+            .into_iter()
+            .filter(|warning| !warning.contains("no signature"))
+            .collect::<Vec<_>>()
+    };
+    for (path, said) in [
+        (
+            "/orders/:id",
+            "u.toml:5:8: route \"r\".path: \":id\" matches these characters alone; if it stands for any, write {id}",
+        ),
+        ("/orders/<id>", "\"<id>\" matches these characters alone; if it stands for any, write {id}"),
+        ("/orders/*", "\"*\" matches these characters alone; if it stands for any, write {*rest}"),
+    ] {
+        let warnings = keyed(path, "\"$.id\"");
+        assert!(warnings.iter().any(|warning| warning.contains(said)), "{path}: {warnings:#?}");
+    }
+    let warnings = keyed("/r", "\"$.at\", \"data.id\"");
+    let said = "u.toml:6:16: route \"r\".key: \"data.id\" is a literal, the same in every event";
+    assert!(warnings.iter().any(|warning| warning.contains(said)), "{warnings:#?}");
+    assert!(warnings.iter().any(|warning| warning.contains("write \"$.data.id\", or \"literal:data.id\"")));
+    for (path, key) in [
+        ("/orders/{id}/{*rest}", "\"order\", \"v1\", \"$.id\""),
+        ("/a:b", "\"literal:data.id\", \"a. b\", \"$.data.id\""),
+    ] {
+        let warnings = keyed(path, key);
+        assert!(
+            !warnings.iter().any(|warning| warning.contains("route \"r\"")),
+            "{path} {key}: {warnings:#?}"
+        );
+    }
+    let warnings = told(&route("stripe", "secret = \"$STRIPE_SECRET\"")).unwrap();
+    let said = "begins with $ as a variable does, and is taken as it stands; write \"${NAME}\"";
+    assert!(warnings.iter().any(|warning| warning.contains(said)), "{warnings:#?}");
+}
+
 /// `level = "inof"` was right to `umavez check`, and the gateway then logged nothing at all; so were other words that
 /// mean nothing.
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::support::postgres::PgBouncer;
-use crate::support::{Gateway, ORDERS, Pair, Stores, Upstream, durable_toml, order, send_until_success};
+use crate::support::{
+    Gateway, ORDERS, Pair, Stores, Upstream, durable_toml, eventually, order, send_until_success,
+};
 
 #[tokio::test]
 async fn a_restart_of_postgres_under_traffic_loses_and_doubles_nothing() {
@@ -45,6 +47,55 @@ async fn a_restart_of_postgres_under_traffic_loses_and_doubles_nothing() {
     }
     drop(gateway);
     drop(stores);
+}
+
+/// `/ready` asked the connection that only reads: while Postgres took no writes (made read-only; so with a full disk under
+/// SQLite) every new event got 503, and the node said that it was ready.
+#[tokio::test]
+async fn a_database_that_takes_no_writes_is_not_ready() {
+    let stores = Stores::open_own(Pair::RedisPostgres).await;
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).on(&stores).start().await;
+    assert_eq!(gateway.send(&order("before")).await.verdict(), "first");
+    let ready = async || gateway.ask_admin("GET", "/ready").await;
+    assert_eq!(ready().await.status, 200);
+    stores.sql("alter system set default_transaction_read_only = on");
+    stores.sql("select pg_reload_conf()");
+    eventually("Postgres to take no writes", async || {
+        gateway.send(&order("meanwhile")).await.verdict() == "unavailable"
+    })
+    .await;
+    eventually("/ready to say so", async || {
+        let answer = ready().await;
+        answer.status == 503 && answer.text().contains("\"durable\":false")
+    })
+    .await;
+    stores.sql("alter system reset default_transaction_read_only");
+    stores.sql("select pg_reload_conf()");
+    eventually("/ready again", async || ready().await.status == 200).await;
+}
+
+/// Each write of a batch that Postgres did not take had a line of its own: a table that was locked for a moment filled the
+/// log with hundreds of the same.
+#[tokio::test]
+async fn what_postgres_did_not_take_is_logged_once_for_each_reason() {
+    let mut stores = Stores::open_own(Pair::MemoryPostgres).await;
+    let upstream = Upstream::answering(200, "").await;
+    let toml = format!("{}timeout = \"1s\"\n", durable_toml(&stores.postgres_url()));
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).start().await;
+    let lock = "begin; lock table umavez_event in access exclusive mode";
+    let session = stores.postgres_mut().session(lock);
+    let sends: Vec<_> = (0..40).map(|n| gateway.sending(&order(&format!("locked-{n}")))).collect();
+    for send in sends {
+        assert_eq!(send.await.unwrap().verdict(), "unavailable");
+    }
+    drop(session);
+    let told: Vec<_> =
+        gateway.log_lines().into_iter().filter(|line| line["message"] == "a batch was not written").collect();
+    let writes: u64 = told.iter().map(|line| line["writes"].as_u64().unwrap()).sum();
+    assert!(!told.is_empty() && told.len() < 20, "{} lines: {told:#?}", told.len());
+    assert!(writes > 20, "of 40 writes {writes} are told of: {told:#?}");
+    eventually("Postgres again", async || gateway.send(&order("after")).await.status == 200).await;
 }
 
 #[tokio::test]
