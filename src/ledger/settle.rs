@@ -142,7 +142,8 @@ impl Ledger {
     /// lease, and the next copy would be the first again: so it learns of the end before the durable store does.
     async fn tell_hot_alone(&self, claims: &[Claim], settlement: &Settlement) {
         if let Settlement::Commit(receipt) = settlement {
-            let deciding = claims.iter().filter(|claim| claim.hot_decides);
+            // What a person changed meanwhile is theirs.
+            let deciding = claims.iter().filter(|claim| claim.hot_decides && !claim.seat.is_dissolved());
             self.tell_hot(deciding.filter_map(|claim| hot_done(claim, receipt)).collect(), Vec::new()).await;
         }
     }
