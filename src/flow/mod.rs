@@ -10,6 +10,7 @@ mod forward;
 mod handshake;
 mod live;
 pub mod pass;
+mod paths;
 mod persist;
 mod plan;
 mod prepared;

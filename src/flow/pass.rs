@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::spelling::climbs;
 use crate::config::Target;
 use crate::listen::Slot;
 use crate::trace::{Trace, Unanswered};
@@ -40,6 +41,10 @@ pub async fn pass(
     tunnels: &Tunnels,
     slot: Slot,
 ) -> Response<Body> {
+    // Out of the part of the app that is served.
+    if !target.prefix.is_empty() && climbs(request.uri().path().trim_start_matches('/')) {
+        return text(StatusCode::NOT_FOUND, "the path leads elsewhere\n");
+    }
     let version = request.version();
     let upgrade = headers::upgrade(request.headers()).filter(|_| version == http::Version::HTTP_11);
     let theirs = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
@@ -54,7 +59,10 @@ pub async fn pass(
     let mut answer = match upstream.stream(target, read, request).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::warn!(error = error.told(), "a request could not be passed to the app");
+            match error.is_of_the_sender() {
+                None => tracing::warn!(error = error.told(), "a request could not be passed to the app"),
+                Some(fault) => tracing::debug!(%fault, "a sender broke off"),
+            }
             return failure(&error);
         }
     };

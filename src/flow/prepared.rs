@@ -10,7 +10,7 @@ use super::capture::{Album, Recorder};
 use super::route::{Match, RouteTable};
 use super::spelling::climbs;
 use crate::clock::UnixMillis;
-use crate::config::{RouteConfig, Target};
+use crate::config::{Mode, RouteConfig, Target};
 use crate::listen::ClientNames;
 use crate::metrics;
 use crate::providers::{BadSignature, CannotPrepare, CannotSign, Items, Redactor, Signature, Verifier};
@@ -134,6 +134,13 @@ impl Route {
         }
     }
 
+    /// Whether a request meant for this route has slipped past it when it counts as the `other` one's: but where only
+    /// the other asks who sends, and where this one refuses nothing.
+    fn is_slipped_by(&self, other: &Self) -> bool {
+        let asks = |route: &Self| route.verifier.is_some() || !route.config.client_names.is_empty();
+        self.config.mode != Mode::Shadow && (asks(self) || !asks(other))
+    }
+
     /// Whether the request is its provider's own, and fresh. Where `public_url` can mean two URLs and the signature
     /// covers it, under either; the one that was signed is left in `arrived`.
     pub(super) fn verify(&self, arrived: &mut Arrived, now: UnixMillis) -> Result<(), BadSignature> {
@@ -217,11 +224,16 @@ impl Routes {
     /// The route of a request; `None` where it is no route's. `host` is as in the request: any case, with or without
     /// a port.
     pub(super) fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<Found> {
-        let Some(Match { index, path_params, event }) = self.table.find(method, host, path) else {
+        let Some(Match { index, path_params, event, meant }) = self.table.find(method, host, path) else {
             let meant = self.table.find_misspelled(method, host, path)?;
             return Some(Found::Misspelled(Arc::clone(&self.routes[meant])));
         };
         let route = Arc::clone(&self.routes[index]);
+        if let Some(meant) =
+            meant.map(|meant| &self.routes[meant]).filter(|meant| meant.is_slipped_by(&route))
+        {
+            return Some(Found::Misspelled(Arc::clone(meant)));
+        }
         if path_params.iter().any(|(_, value)| climbs(value)) {
             return Some(Found::Misspelled(route));
         }

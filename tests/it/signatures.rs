@@ -350,6 +350,48 @@ async fn another_spelling_of_a_routes_path_does_not_slip_past_its_signature() {
 }
 
 #[tokio::test]
+async fn another_spelling_does_not_slip_past_a_signature_as_another_routes_event() {
+    // Beside a route for `/{*rest}` that nobody signs, `/Webhooks/Shop` was its event, and the app's handler for the signed
+    // `/webhooks/shop` ran unsigned.
+    let upstream = Upstream::answering(200, "done").await;
+    let shop =
+        "[[route]]\nname = \"shop\"\npath = \"/webhooks/shop\"\nprovider = \"hotmart\"\nsecret = \"${S}\"\n";
+    let tenant = "[[route]]\nname = \"tenant\"\npath = \"/t/{tenant}/in\"\nprovider = \"hotmart\"\nsecret = \"${S}\"\n";
+    let own = "[[route]]\nname = \"own\"\nhost = \"hooks.example\"\npath = \"/own\"\nprovider = \"hotmart\"\nsecret = \"${S}\"\n";
+    let rest = "[[route]]\nname = \"rest\"\npath = \"/{*rest}\"\nkey = [\"$.id\"]\n";
+    let watched = "[[route]]\nname = \"watched\"\npath = \"/watched\"\nkey = [\"$.id\"]\nmode = \"shadow\"\n";
+    let gateway = Gateway::in_front_of(&upstream);
+    let gateway = gateway.route(rest).route(shop).route(tenant).route(own).route(watched).env("S", "right");
+    let gateway = gateway.start().await;
+    let forged =
+        |path: &str| Delivery::json(path, format!(r#"{{"id":"{path}","event":"PURCHASE_APPROVED"}}"#));
+    for path in [
+        "/Webhooks/Shop",
+        "//webhooks/shop",
+        "/webhooks/shop/",
+        "/webhooks/%73hop",
+        "/x/../webhooks/shop",
+        "/x/..;/webhooks/shop",
+        "/T/a/in",
+        "/t/a/x/../in",
+        "/Own",
+    ] {
+        let mut connection = gateway.connect().await;
+        connection.write(&forged(path).to_bytes("hooks.example")).await.unwrap();
+        let answer = connection.answer("POST").await.unwrap();
+        assert_eq!((answer.status, answer.verdict().as_str()), (404, "refused"), "{path}");
+    }
+    assert_eq!(upstream.received(), 0);
+    // The rest is the other route's: what is no spelling of a signed path, and what is one of a path that refuses nothing.
+    for path in ["/webhooks/shopping", "/Webhooks/Shop/more", "/webhooks/", "/T/A/B/in", "/Watched"] {
+        let answer = gateway.send(&forged(path)).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (200, "first"), "{path}");
+    }
+    // A route that asks who sends loses nothing to one that doesn't.
+    assert_eq!(gateway.send(&forged("/t/a%2fb/in")).await.status, 401);
+}
+
+#[tokio::test]
 async fn a_placeholder_that_climbs_is_no_event_of_its_route() {
     // `/internal/..%2f..%2fwebhooks` is `/webhooks` to nginx, whose fence it passed, and was the inner route's event here.
     let upstream = Upstream::answering(200, "done").await;

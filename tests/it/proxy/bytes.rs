@@ -163,3 +163,24 @@ async fn the_gateway_asks_for_no_encoding_and_undoes_none() {
         }
     }
 }
+
+#[tokio::test]
+async fn no_path_leads_out_of_the_part_of_the_app_that_is_served() {
+    // With `url = "http://app/base"`, `/../admin` was `/admin` to apps that resolve dots, whatever `/base` was to keep in.
+    let upstream = Upstream::answering(200, "").await;
+    let rest = "[[route]]\nname = \"rest\"\npath = \"/rest/{*rest}\"\nkey = [\"$.id\"]\n";
+    let gateway = Gateway::in_front_of_url(&format!("{}/base", upstream.url())).route(rest).start().await;
+    let out =
+        ["/../admin", "/a/../../admin", "/%2e%2E/admin", "/..%2fadmin", "/a\\..\\..\\admin", "/..;v=1/admin"];
+    for path in out.into_iter().chain(["/rest/../../../admin"]) {
+        for method in ["GET", "POST"] {
+            let answer = gateway.send(&Delivery::new(method, path)).await;
+            assert_eq!(answer.status, 404, "{method} {path}");
+        }
+    }
+    assert_eq!(upstream.received(), 0);
+    for path in ["/a/../b", "/a..b/%2e/c", "/rest/x"] {
+        assert_eq!(gateway.send(&Delivery::new("GET", path)).await.status, 200, "{path}");
+        assert_eq!(upstream.last().target, format!("/base{path}"));
+    }
+}

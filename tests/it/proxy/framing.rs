@@ -159,3 +159,17 @@ async fn malformed_requests_are_answered_and_nothing_panics() {
     assert_eq!(gateway.send(&order("alive")).await.status, 200);
     assert!(!gateway.logs().contains("panicked"));
 }
+
+#[tokio::test]
+async fn a_sender_that_breaks_off_is_no_fault_of_the_app() {
+    // The log warned of an app that could not be reached, once for each sender that hung up within its body.
+    let upstream = Upstream::answering(200, "").await;
+    let gateway = Gateway::in_front_of(&upstream).start().await;
+    let mut connection = gateway.connect().await;
+    let half = "POST /elsewhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    connection.write(half.as_bytes()).await.unwrap();
+    connection.half_close().await;
+    let answer = within("the refusal", connection.answer("POST")).await.unwrap();
+    assert_eq!(answer.status, 400);
+    assert!(!gateway.logs().contains("could not be passed to the app"), "{}", gateway.logs());
+}
