@@ -107,6 +107,10 @@ fn path<B>(request: &Request<B>) -> Result<Option<PathAndQuery>, Inadmissible> {
     let Some(path) = uri.path_and_query() else {
         return Err(Inadmissible::Target); // `GET host:80`
     };
+    // A URL may have a query and no path (RFC 9110, 4.2.3): said aloud, it has one.
+    if path.as_str().starts_with('?') && uri.authority().is_some() {
+        return PathAndQuery::try_from(path.to_string()).map(Some).map_err(|_| Inadmissible::Target);
+    }
     let asterisk = path.as_str() == "*";
     if asterisk && request.method() != Method::OPTIONS || !asterisk && !path.as_str().starts_with('/') {
         return Err(Inadmissible::Target);
@@ -134,6 +138,7 @@ mod tests {
             ("POST", "/a//b?x", &["a.example:80"][..], one, Ok(("/a//b?x", "a.example:80"))),
             ("POST", "http://b.example/x?y", &["a.example"], one, Ok(("/x?y", "b.example"))),
             ("POST", "http://b.example", &["a.example"], one, Ok(("/", "b.example"))),
+            ("POST", "http://b.example?x=1", &["a.example"], one, Ok(("/?x=1", "b.example"))),
             ("POST", "https://b.example/x", &[], Version::HTTP_2, Ok(("/x", "b.example"))),
             ("POST", "https://b.example/x", &["b.example"], Version::HTTP_2, Ok(("/x", "b.example"))),
             ("GET", "/", &[], Version::HTTP_10, Ok(("/", ""))),

@@ -113,6 +113,15 @@ impl Body {
         }
     }
 
+    /// The same once more, where all of it is in hand.
+    pub(super) fn again(&self) -> Option<Self> {
+        match &self.kind {
+            Kind::Empty => Some(Self::empty()),
+            Kind::Full(bytes) => Some(bytes.clone().into()),
+            Kind::Absent | Kind::Stream(_) => None,
+        }
+    }
+
     /// Keeps `held` alive until the body has been sent or given up.
     pub fn hold(&mut self, held: Held) {
         self.held = Some(held);

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
 use super::body::Body;
+use super::early::Early;
 use super::outcome::Cause;
 use super::pool::{Connection, Lease, Pool};
 use super::sips::Sips;
@@ -82,7 +83,6 @@ impl Connector {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Sips::new(stream));
         if http2 {
             let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
             builder
@@ -92,7 +92,7 @@ impl Connector {
                 .max_header_list_size(ANSWER_HEADER_BYTES_MAX)
                 .initial_stream_window_size(ANSWER_WINDOW_BYTES)
                 .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-            let (sender, connection) = builder.handshake::<_, Body>(io).await?;
+            let (sender, connection) = builder.handshake::<_, Body>(TokioIo::new(Sips::new(stream))).await?;
             self.tasks.spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection to the app ended");
@@ -103,6 +103,7 @@ impl Connector {
         }
         let mut builder = hyper::client::conn::http1::Builder::new();
         builder.max_headers(ANSWER_HEADERS_MAX);
+        let io = TokioIo::new(Sips::new(Early::new(stream)));
         let (mut sender, connection) = builder.handshake::<_, Body>(io).await?;
         self.tasks.spawn(async move {
             if let Err(error) = connection.with_upgrades().await {

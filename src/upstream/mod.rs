@@ -5,11 +5,13 @@ mod arriving;
 mod body;
 mod collect;
 mod connect;
+mod early;
 mod forwarded;
 pub mod headers;
 mod outcome;
 mod pool;
 mod sips;
+mod spare;
 pub mod trailers;
 mod url;
 mod window;
@@ -19,8 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HOST;
-use http::{HeaderValue, Request, Response, Version};
+use http::header::{HOST, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 
@@ -36,6 +39,7 @@ use crate::tls::{self, AppFiles, Apps};
 use body::Progress;
 use connect::Connector;
 use pool::{Connection, Lease, Pool};
+use spare::Spare;
 
 /// How long an app may take to begin its answer to a request that passes through.
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(120);
@@ -43,7 +47,7 @@ const FIRST_BYTE_MAX: Duration = Duration::from_secs(120);
 /// Longest pause within a body that passes through, in either direction.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// How often a request that was handed back unwritten is tried on another connection.
+/// How often a request is tried that was handed back unwritten, or may go out again otherwise.
 const TRIES_MAX: usize = 3;
 
 /// One worker's connections to every app. Made on the worker's runtime.
@@ -120,7 +124,7 @@ impl Upstream {
         let mut clock = pin!(tokio::time::sleep(timeout));
         let mut sent = false;
         let exchange = async {
-            let (answer, lease) = self.send(target, request, false, &mut sent).await?;
+            let (answer, lease) = self.send(target, request, Purpose::Event, &mut sent).await?;
             let (mut parts, incoming) = answer.into_parts();
             if is_switch(parts.status) {
                 return Err(Failed::unknown(UpstreamError::Switched)); // no final answer: none can follow
@@ -158,7 +162,8 @@ impl Upstream {
         let request =
             request.map(|body| Body::watched(read, Arriving::new(body, version), PAUSE_MAX, watched));
         let mut sent = false;
-        let mut exchange = pin!(self.send(target, request, passing, &mut sent));
+        let mut exchange =
+            pin!(self.send(target, request, Purpose::Passing { trailers: passing }, &mut sent));
         let (answer, lease) = loop {
             let due = tokio::time::Instant::from_std(progress.last() + FIRST_BYTE_MAX);
             tokio::select! {
@@ -194,17 +199,16 @@ impl Upstream {
     }
 
     /// Sends a request on a kept or a new connection. It goes out at most once: another try follows only where
-    /// the connection handed the request back. `trailers`: those of the answer go on to the sender.
+    /// the connection handed the request back, or where it may go out again ([`Spare`]).
     async fn send(
         &self,
         target: &Target,
         mut request: Request<Body>,
-        trailers: bool,
+        purpose: Purpose,
         sent: &mut bool,
     ) -> Result<(Response<Arriving>, Option<Lease>), Failed> {
         let pool = self.pool(target);
-        let asked =
-            Asked { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), trailers };
+        let asked = Asked { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), purpose };
         let mut tries = 0;
         loop {
             tries += 1;
@@ -212,8 +216,9 @@ impl Upstream {
             let connection = connection.map_err(|cause| Failed::never_sent(UpstreamError::Connect(cause)))?;
             prepare(&mut request, target, &asked, connection.version())
                 .map_err(|cause| Failed::never_sent(UpstreamError::Broken(cause)))?;
+            let spare = Spare::of(&request, &connection, matches!(purpose, Purpose::Passing { .. }));
             *sent = true;
-            let fault = match connection.send(request).await {
+            let mut fault = match connection.send(request).await {
                 Ok((answer, _)) if !headers::is_plainly_framed(answer.headers()) => {
                     let cause = "its answer is in a transfer coding that is not known here";
                     return Err(Failed::unknown(UpstreamError::Broken(cause.into())));
@@ -221,17 +226,20 @@ impl Upstream {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
-            let refused = fault.is_refused();
-            let error = UpstreamError::Broken(fault.error.into());
-            match fault.unsent {
-                Some(unsent) if tries < TRIES_MAX => {
-                    *sent = false;
-                    request = unsent;
-                }
-                Some(_) => return Err(Failed::never_sent(error)),
-                None if refused || tls::is_refusal(&error) => return Err(Failed::never_sent(error)),
-                None => return Err(Failed::unknown(error)),
+            let never_sent = fault.unsent.is_some() || fault.is_refused();
+            if tries < TRIES_MAX
+                && let Some(again) =
+                    fault.unsent.take().or_else(|| spare.and_then(|spare| spare.after(&fault)))
+            {
+                *sent = false;
+                request = again;
+                continue;
             }
+            let error = UpstreamError::Broken(fault.error.into());
+            return Err(match never_sent || tls::is_refusal(&error) {
+                true => Failed::never_sent(error),
+                false => Failed::unknown(error),
+            });
         }
     }
 
@@ -279,11 +287,20 @@ impl Upstream {
     }
 }
 
+/// What a request is sent for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// Of an event: whether the app has seen it matters.
+    Event,
+    /// It passes through. `trailers`: those of the answer go on to the sender.
+    Passing { trailers: bool },
+}
+
 /// What the sender asked for, kept for another try.
 struct Asked {
     uri: http::Uri,
     host: Option<HeaderValue>,
-    trailers: bool,
+    purpose: Purpose,
 }
 
 /// Makes a request fit for the connection it goes out on: the app's path, and the sender's `Host`, which HTTP/2
@@ -298,15 +315,29 @@ fn prepare(
     *request.version_mut() = version;
     if version == Version::HTTP_2 {
         request.headers_mut().remove(HOST);
+        if has_unforeseen_body(request) {
+            request.headers_mut().remove(TRANSFER_ENCODING); // of another try
+        }
     } else {
         let host = match &asked.host {
             Some(host) => host.clone(),
             None => HeaderValue::from_str(target.authority.as_str())?,
         };
         request.headers_mut().insert(HOST, host);
-        trailers::put_te_right(request.headers_mut(), asked.trailers);
+        let trailers = matches!(asked.purpose, Purpose::Passing { trailers: true });
+        trailers::put_te_right(request.headers_mut(), trailers);
+        if has_unforeseen_body(request) {
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
     }
     Ok(())
+}
+
+/// Whether a body of unknown length comes with a request that seldom has one: unless its headers speak of it, hyper drops it.
+fn has_unforeseen_body(request: &Request<Body>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+        && !request.body().is_end_stream()
+        && request.body().size_hint().exact().is_none()
 }
 
 fn fit_for_sender(parts: &mut http::response::Parts) {

@@ -1,5 +1,5 @@
 //! Connections to one app, kept alive: idle ones for HTTP/1.1, a shared one for HTTP/2. A request that a
-//! connection hands back unwritten may be sent again; nothing else is ever sent twice.
+//! connection hands back unwritten may be sent again; `spare` says what else may.
 //!
 //! Not bounded by itself: there are as many connections in use as requests under way, which the listener bounds.
 
@@ -13,6 +13,7 @@ use hyper::client::conn::{TrySendError, http1, http2};
 
 use super::arriving::Arriving;
 use super::body::Body;
+use super::early;
 use crate::clock::monotonic;
 
 /// How long a connection may wait for its next request. Short: an app that closes an idle connection at the
@@ -140,16 +141,23 @@ impl Pool {
 pub(super) struct Lease {
     sender: Option<http1::SendRequest<Body>>,
     made: Instant,
+    /// It has served a request before.
+    kept: bool,
     pool: Arc<Pool>,
 }
 
 impl Lease {
     pub(super) fn fresh(pool: &Arc<Pool>, sender: http1::SendRequest<Body>) -> Self {
-        Self { sender: Some(sender), made: monotonic(), pool: Arc::clone(pool) }
+        Self { sender: Some(sender), made: monotonic(), kept: false, pool: Arc::clone(pool) }
     }
 
     fn kept(pool: &Arc<Pool>, idle: Idle) -> Self {
-        Self { sender: Some(idle.sender), made: idle.made, pool: Arc::clone(pool) }
+        Self { sender: Some(idle.sender), made: idle.made, kept: true, pool: Arc::clone(pool) }
+    }
+
+    /// Whether the app may have been about to close the connection.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept
     }
 }
 
@@ -183,6 +191,13 @@ impl SendFault {
             let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
             cause.is_remote() && (refused || cause.is_go_away())
         })
+    }
+
+    /// The connection ended before an answer had come.
+    pub(super) fn is_end(&self) -> bool {
+        let cause = std::error::Error::source(&self.error);
+        let cause = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+        self.error.is_incomplete_message() || cause.is_some_and(|cause| early::is_end(cause.kind()))
     }
 }
 

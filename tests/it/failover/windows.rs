@@ -7,7 +7,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::stores_down::wired;
-use crate::support::{Delivery, Gate, Gateway, ORDERS, Pair, Reply, Stores, Upstream, eventually, order};
+use crate::support::{
+    Delivery, Flags, Gate, Gateway, Kind, ORDERS, Pair, Reply, Script, Scripted, Stores, Upstream,
+    eventually, frame, order,
+};
 
 /// An app that speaks just enough HTTP/2 to end each stream with these frames, and then closes or not.
 struct Http2App {
@@ -90,6 +93,27 @@ async fn a_stream_that_the_app_refused_was_not_processed() {
         let never_sent = [("route", "orders"), ("outcome", "never_sent")];
         assert_eq!(gateway.metrics().await.value("umavez_outcomes_total", &never_sent), 2.0);
     }
+}
+
+#[tokio::test]
+async fn a_stream_that_the_app_refused_once_is_opened_again() {
+    // An app that went away in good order (GOAWAY) cost each request that met it a 502, though it had said that it had not
+    // processed them, and its successor was there.
+    let refused: Script = |id| frame(Kind::Reset, Flags::None, id, &7_u32.to_be_bytes());
+    let leaving: Script = |_| frame(Kind::GoAway, Flags::None, 0, &[0; 8]);
+    let app = Scripted::start().await;
+    let gateway = Gateway::in_front_of_url(&app.url()).route(ORDERS).start().await;
+    let stories = [("refused", &[refused, refused][..]), ("left", &[leaving]), ("both", &[refused, leaving])];
+    for (id, scripts) in stories {
+        scripts.iter().for_each(|script| app.next(*script));
+        let answer = gateway.send(&order(id)).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (200, "first"), "{id}");
+        app.next(leaving);
+        let passed = gateway.send(&Delivery::new("GET", "/elsewhere")).await;
+        assert_eq!(passed.status, 200, "{id}");
+    }
+    let committed = [("route", "orders"), ("settlement", "commit")];
+    assert_eq!(gateway.metrics().await.value("umavez_settlements_total", &committed), 3.0);
 }
 
 #[tokio::test]

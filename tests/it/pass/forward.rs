@@ -103,6 +103,32 @@ async fn an_answer_that_breaks_off_is_no_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_that_came_before_the_request_was_read_is_the_answer() {
+    // An app that answers 413 and closes with most of the body unread counted as one that broke off: the event was parked,
+    // or its sender got 502.
+    let app = App::start(|_, mut wire| async move {
+        wire.head().await;
+        wire.write("HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 4\r\n\r\nlong").await;
+    })
+    .await;
+    let upstream = upstream();
+    for _ in 0..20 {
+        let request = request("POST").map(|_| Bytes::from(vec![b'x'; 16 << 20]));
+        let outcome = upstream.forward(&target(app.address), request, PATIENCE, 1000).await;
+        let Outcome::Answered(answer) = &outcome else { panic!("{outcome:?}") };
+        assert_eq!((answer.status().as_u16(), &answer.body()[..]), (413, &b"long"[..]));
+    }
+    // Without an answer it is as before.
+    let app = App::start(|_, mut wire| async move {
+        wire.head().await;
+    })
+    .await;
+    let request = request("POST").map(|_| Bytes::from(vec![b'x'; 16 << 20]));
+    let outcome = upstream.forward(&target(app.address), request, PATIENCE, 1000).await;
+    assert!(matches!(outcome, Outcome::Unknown(UpstreamError::Broken(_))), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn an_app_that_does_not_answer_in_time_leaves_us_not_knowing() {
     let app = App::start(|_, mut wire| async move {
         wire.message().await;

@@ -218,3 +218,49 @@ async fn an_app_that_cannot_be_reached_is_a_bad_gateway() {
     let answer = gateway.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!((answer.status(), answer.body.as_slice()), (502, &b"the app cannot be reached\n"[..]));
 }
+
+#[tokio::test]
+async fn a_body_in_chunks_reaches_the_app_whatever_the_method() {
+    // Of a GET, a search with its query in the body, the chunks were dropped without a word.
+    let app = App::start(|_, mut wire| async move {
+        while let Some(seen) = wire.message().await {
+            let body = String::from_utf8(seen.body).unwrap();
+            wire.write(format!("HTTP/1.1 200 OK\r\nx-seen: {body}\r\ncontent-length: 0\r\n\r\n")).await;
+        }
+    })
+    .await;
+    let gateway = Gateway::passing(target(app.address));
+    for method in ["GET", "HEAD", "OPTIONS", "DELETE", "POST"] {
+        let head = format!("{method} /search HTTP/1.1\r\nhost: a\r\n");
+        let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n3\r\n{{a}}\r\n0\r\n\r\n");
+        assert_eq!(gateway.send(chunked).await.all("x-seen"), ["{a}"], "{method}");
+        let counted = format!("{head}content-length: 3\r\n\r\n{{b}}");
+        assert_eq!(gateway.send(counted).await.all("x-seen"), ["{b}"], "{method}");
+        assert_eq!(gateway.send(format!("{head}\r\n")).await.all("x-seen"), [""], "{method}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_safe_to_repeat_survives_an_app_that_closes_kept_connections() {
+    // An app that closed a kept connection at the moment a GET came cost the sender a 502.
+    let app = App::start(|_, mut wire| async move {
+        wire.message().await;
+        wire.write("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        wire.head().await; // reads the next request, and closes without a word
+    })
+    .await;
+    let gateway = Gateway::passing(target(app.address));
+    let ask = async |method: &str, body: &str| {
+        let length = body.len();
+        let bytes = format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
+        gateway.send(bytes).await.status()
+    };
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        assert_eq!((ask("POST", "x").await, ask(method, "").await), (200, 200), "{method}");
+        // The connection that the second try went out on is kept now, and ends with the next request.
+        assert_eq!(ask("POST", "x").await, 502);
+    }
+    let connections = app.connections();
+    assert_eq!((ask("POST", "x").await, ask("GET", "x").await), (200, 502), "a body is gone");
+    assert_eq!(app.connections(), connections + 1);
+}
