@@ -245,6 +245,8 @@ mod tests {
             ("postgres://h/x?foo=bar", "parameter \"foo\""),
             ("postgres://h/x?ssl_mode=require", "did you mean"),
             ("postgres://u:secret#1@h/x", "the URL"),
+            // The host was `u`, which nobody had written.
+            ("postgres://u:12/secret@h/x", "%2F"),
         ] {
             let told = told(url);
             assert!(told.contains(why), "{url}: {told}");

@@ -69,6 +69,31 @@ async fn hot_only_knows_as_done_what_postgres_claimed_and_could_not_settle() {
     assert_eq!(upstream.received(), 1);
 }
 
+/// An app's answer that Postgres could not record was told to Redis as done, also where a person had forgotten the event
+/// meanwhile: the copy that was to pass was a duplicate.
+#[tokio::test]
+async fn what_a_person_forgot_is_not_brought_back_by_an_end_that_only_redis_hears_of() {
+    let stores = Stores::open(Pair::RedisPostgres).await;
+    let (wire, toml) = wired(&stores, "1s").await;
+    let gate = Gate::closed();
+    let upstream = Upstream::scripted([Reply::new(200, "old").behind(&gate), Reply::new(200, "new")]).await;
+    let route = format!("{ORDERS}on_durable_down = \"hot_only\"\n");
+    let gateway = Gateway::in_front_of(&upstream).stores_toml(&toml).route(&route).start().await;
+    let send = gateway.sending(&order("a"));
+    upstream.until_received(1).await;
+    assert_eq!(gateway.ask_admin("POST", "/events/forget?key=orders:a").await.status, 200);
+    // What a change leaves there has its time.
+    stores.redis().command(&["DEL", "dedup:orders:a"]).await;
+    wire.cut();
+    gate.open();
+    assert_eq!(send.await.unwrap().text(), "old");
+    assert_eq!(stores.redis().command(&["EXISTS", "dedup:orders:a"]).await.integer(), 0);
+    wire.resume();
+    gateway.until_metric("umavez_unsettled", &[], 0.0).await;
+    let copy = gateway.send(&order("a")).await;
+    assert_eq!((copy.text().as_str(), copy.verdict().as_str()), ("new", "first"));
+}
+
 #[tokio::test]
 async fn bypass_forwards_unprotected_marked_and_counted() {
     // RED-2, OBS-2: with both stores down, policy `bypass` forwards without dedup, and everybody can see it.
