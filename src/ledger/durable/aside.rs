@@ -237,7 +237,9 @@ impl Aside {
                 Ok(outcome) => {
                     let missed =
                         strays.into_iter().filter(|stray| stray.rounds == 0 && !stray.ended(&outcome));
-                    self.late.extend(missed.map(|stray| Write { rounds: 1, ..stray }));
+                    // Counted from now, when the database answers again: what it was sent before a stall it runs only after it.
+                    let since = monotonic();
+                    self.late.extend(missed.map(|stray| Write { rounds: 1, since, ..stray }));
                 }
                 Err(Failure::Apart(error)) => {
                     tracing::warn!(error = %chain(&error), "a claim that failed can't be released: its lease will lapse");

@@ -82,6 +82,13 @@ impl Connection {
         }
     }
 
+    async fn warm_up(&mut self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Postgres(link) => link.warm_up().await,
+            Self::Sqlite(_) => Ok(()),
+        }
+    }
+
     async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(link) => link.roll_back().await,
@@ -172,9 +179,17 @@ impl Keeper {
         }
     }
 
-    /// Connects, or does not: the database may have none to spare, and is up all the same.
+    /// Connects, or does not: the database may have none to spare, and is up all the same. A connection that is made so is
+    /// as quick for its first batch as for any other.
     pub(super) async fn connect_spare(&mut self) {
-        match self.reach().await {
+        let timeout = self.timeout();
+        let warm = async {
+            let mut connection = self.store.connect().await?;
+            connection.warm_up().await.map_err(Trouble::Lost)?;
+            Ok(connection)
+        };
+        let reached = tokio::time::timeout(timeout, warm).await;
+        match reached.unwrap_or(Err(Trouble::Slow(timeout))) {
             Ok(connection) => self.connection = Some(connection),
             Err(trouble) => tracing::debug!(error = %chain(&trouble), "no further connection was had"),
         }

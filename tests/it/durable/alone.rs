@@ -7,9 +7,12 @@ use crate::support::eventually;
 fn note_connections(postgres: &Postgres) {
     postgres.sql(
         "create table claimed_by (pid integer not null);
-         create function note() returns trigger language plpgsql as
-            $$ begin insert into claimed_by values (pg_backend_pid()); return null; end $$;
-         create trigger note after insert on umavez_event for each statement execute function note()",
+         create function note() returns trigger language plpgsql as $$ begin
+            insert into claimed_by select pg_backend_pid() where exists (select from fresh);
+            return null;
+         end $$;
+         create trigger note after insert on umavez_event referencing new table as fresh
+            for each statement execute function note()",
     );
 }
 
@@ -70,7 +73,7 @@ async fn a_lone_write_whose_acknowledgement_is_lost_is_recognised_by_its_fence()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lone_write_waits_no_longer_for_a_stalled_database_than_any_other_and_leaves_no_claim() {
     let postgres = Postgres::start();
-    let writer = open(&within(&postgres.url(), Duration::from_millis(700))).await;
+    let writer = open(&within(&postgres.url(), Duration::from_secs(2))).await;
     let store = alone(&writer, &postgres).await;
     claim(&store, &ask("before")).await;
     postgres.stall();

@@ -40,6 +40,16 @@ impl Link {
         self.complete(batch, outcome).await
     }
 
+    /// Has the session know the statements of the usual batches before the first: they write nothing here.
+    pub(in crate::ledger::durable) async fn warm_up(&mut self) -> Result<(), sqlx::Error> {
+        if !self.pooled {
+            self.hasty = false;
+            self.counted_alone(bind_new(self.query(sql::NEW), &[])).await?;
+            self.alone(bind_settles(self.query(sql::SETTLE), &[])).await?;
+        }
+        Ok(())
+    }
+
     /// Writes what is new, and settles: of the claims, only those are answered that nobody ever made before.
     async fn write_new(&mut self, batch: &Batch<'_>) -> Result<Outcome, sqlx::Error> {
         let mut outcome = Outcome { all_new: true, all_ended: true, ..Outcome::default() };
