@@ -178,7 +178,12 @@ impl Aside {
             self.rest();
             while let Ok(next) = self.queue.try_recv() {
                 match next {
-                    Apart::Write(write) => write.refuse(&error),
+                    Apart::Write(write) => {
+                        if write.rounds > 0 {
+                            self.remember(write.strays());
+                        }
+                        write.refuse(&error);
+                    }
                     Apart::Strays(strays) => self.remember(strays),
                 }
             }

@@ -207,7 +207,7 @@ impl Writer {
             tokio::select! {
                 alive = &mut attempt => return alive,
                 write = self.queues.next() => match write {
-                    Some(write) => write.refuse(&down()),
+                    Some(write) => turn_away(write, &self.aside, &down()),
                     None => return false,
                 },
             }
@@ -336,7 +336,15 @@ impl Writer {
 
     fn refuse_all(&mut self, error: &DurableError) {
         while let Some(write) = self.deferred.pop_front().or_else(|| self.queues.try_next()) {
-            write.refuse(error);
+            turn_away(write, &self.aside, error);
         }
     }
+}
+
+/// Refuses a write that waited. One that has been tried before may stand all the same.
+fn turn_away(write: Write, aside: &aside::Door, error: &DurableError) {
+    if write.rounds > 0 {
+        aside.release(write.strays());
+    }
+    write.refuse(error);
 }

@@ -330,7 +330,7 @@ impl Durable {
         answered.await.unwrap_or_else(|_| Err(Trouble::Closed.into()))
     }
 
-    /// Writes on this thread. What the database didn't take or decide goes to the writer, unless time is up.
+    /// Writes on this thread. What the database didn't decide, or refused though it is there, goes to the writer.
     async fn write_alone(
         &self,
         turn: Turn<'_>,
@@ -347,13 +347,13 @@ impl Durable {
                     place.send(Write { mailbox: self.mailbox.clone(), ..again });
                 }
             }
-            Err(Failure::Trouble(trouble @ Trouble::Slow(_))) => {
+            // It may be committed all the same, as what fails in the writer's batches.
+            Err(Failure::Trouble(trouble)) => {
                 tracing::warn!(error = %chain(&trouble), writes = 1, "a batch was not written");
                 self.hatch.release(write.strays());
                 write.refuse(&trouble.into());
             }
-            // It may be committed all the same, and is known by its fence then.
-            Err(_) => place.send(Write { rounds: write.rounds + 1, ..write }),
+            Err(Failure::Apart(_)) => place.send(Write { rounds: write.rounds + 1, ..write }),
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! A write that is the only one goes over its thread's own connection: sooner, and no less sure.
 
+use std::net::SocketAddr;
+
 use super::*;
-use crate::support::eventually;
+use crate::support::{Line, Wire, eventually};
 
 /// Has the table note which connections claim.
 fn note_connections(postgres: &Postgres) {
@@ -105,5 +107,36 @@ async fn a_lone_write_that_the_database_refuses_fails_and_those_after_it_do_not(
     for n in 0..10 {
         unavailable(store.claim(vec![ask("odd")]).await);
         assert_eq!(attempt(&claim(&store, &ask(&format!("even:{n}"))).await), 1);
+    }
+}
+
+/// A lone write whose connection was lost while the database was away went on to the writer, which refused it: its claim had
+/// landed, and the event was in flight for nobody until the lease ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_claim_that_landed_before_the_database_went_away_is_released_when_it_is_back() {
+    let postgres = Postgres::start();
+    let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], postgres.port()))).await;
+    let writer = open(&at(&format!("postgres://umavez@{}/postgres", wire.address()))).await;
+    let store = alone(&writer, &postgres).await;
+    for round in 0..5 {
+        let lost = ask(&format!("lost:{round}"));
+        claim(&store, &ask(&format!("before:{round}"))).await;
+        wire.set(Line::Deaf);
+        let (asking, asked) = (store.clone(), lost.clone());
+        let told = tokio::spawn(async move { asking.claim(vec![asked]).await });
+        let landed = format!("select count(*) from umavez_event where key = 'lost:{round}'");
+        eventually("the claim to land", async || postgres.sql(&landed) == "1").await;
+        wire.cut();
+        unavailable(told.await.unwrap());
+        wire.resume();
+        eventually("the claim to be released", async || {
+            let state = format!("select state from umavez_event where key = 'lost:{round}'");
+            postgres.sql(&state) == "2"
+        })
+        .await;
+        eventually("the store to be back", async || {
+            store.claim(vec![ask(&format!("after:{round}"))]).await.is_ok()
+        })
+        .await;
     }
 }
