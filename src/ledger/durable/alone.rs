@@ -5,7 +5,7 @@
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::time::{timeout, timeout_at};
@@ -13,16 +13,13 @@ use tokio_util::task::TaskTracker;
 
 use super::batch::Outcome;
 use super::flight::commit;
+use super::pens::{GROW_AGAIN, SPARE_IDLE_MAX};
 use super::store::{Failure, Keeper};
 use super::write::Write;
 use crate::clock::monotonic;
 
 /// Most threads of a gateway that have such a connection: a database has few to give.
 const THREADS_MAX: usize = 4;
-/// A connection without use for so long is closed: it would be found dead when it is needed.
-const IDLE_MAX: Duration = Duration::from_secs(15);
-/// How long to do without after the database refused one.
-const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Whether a write would be the only one; shared by the writer and all threads.
 #[derive(Debug, Default)]
@@ -71,7 +68,7 @@ impl Pen {
     /// Closes the connection if nobody used it lately; whether it is closed.
     fn close_if_idle(&self) -> bool {
         let mut pen = self.get();
-        let idle = pen.as_ref().is_some_and(|(_, used)| used.elapsed() >= IDLE_MAX);
+        let idle = pen.as_ref().is_some_and(|(_, used)| used.elapsed() >= SPARE_IDLE_MAX);
         if idle {
             *pen = None;
         }
@@ -98,7 +95,7 @@ impl Alone {
             return None;
         }
         let mut pen = self.pen.get();
-        if pen.as_ref().is_none_or(|(_, used)| used.elapsed() >= IDLE_MAX) {
+        if pen.as_ref().is_none_or(|(_, used)| used.elapsed() >= SPARE_IDLE_MAX) {
             // Asked once is enough.
             self.wanted.try_send(()).unwrap_or_default();
             return None;
@@ -145,11 +142,11 @@ async fn keep(pen: Arc<Pen>, model: Keeper, mut asked: mpsc::Receiver<()>) {
         if keeper.connected() {
             pen.put_back(keeper);
         } else {
-            let again = (monotonic() + AGAIN_AFTER).into();
+            let again = (monotonic() + GROW_AGAIN).into();
             while let Ok(Some(())) = timeout_at(again, asked.recv()).await {}
         }
         wanted = loop {
-            match timeout(IDLE_MAX, asked.recv()).await {
+            match timeout(SPARE_IDLE_MAX, asked.recv()).await {
                 Ok(wanted) => break wanted,
                 Err(_unasked) if pen.close_if_idle() => break asked.recv().await,
                 Err(_unasked) => {}

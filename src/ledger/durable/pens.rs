@@ -6,9 +6,9 @@ use super::store::Keeper;
 use crate::clock::monotonic;
 
 /// A connection idle for so long is closed while another is in use: it would be found dead when it is needed.
-const SPARE_IDLE_MAX: Duration = Duration::from_secs(15);
+pub(super) const SPARE_IDLE_MAX: Duration = Duration::from_secs(15);
 /// How long to do without another connection after the database refused one.
-const GROW_AGAIN: Duration = Duration::from_secs(10);
+pub(super) const GROW_AGAIN: Duration = Duration::from_secs(10);
 
 /// Those that have no batch now, and how many there are in all.
 #[derive(Debug)]

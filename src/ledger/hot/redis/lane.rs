@@ -25,8 +25,6 @@ use crate::clock::monotonic;
 
 /// Longest that an ask waits for company while answers are on their way: a far Redis must not be slower for it.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// How often ready tasks may run before a script leaves: they bring it more keys.
-const YIELDS: u32 = 1;
 /// Most keys, and bytes, of one script: Redis serves nobody else while it runs, about a millisecond of this many.
 const KEYS_MAX: usize = 512;
 const BYTES_MAX: usize = 1 << 20;
@@ -178,9 +176,8 @@ impl Drop for Underway {
 async fn serve(desk: &Arc<Desk>, client: &Client) {
     let mut running = FuturesUnordered::new();
     loop {
-        for _ in 0..YIELDS {
-            tokio::task::yield_now().await;
-        }
+        // Ready tasks run first: they bring the script more keys.
+        tokio::task::yield_now().await;
         for batch in desk.take() {
             let underway = Underway(Arc::clone(desk));
             // Boxed: fred's futures are large.
